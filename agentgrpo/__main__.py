@@ -1,4 +1,4 @@
-"""`agentgrpo` and `python -m agentgrpo`: the command line, with Ctrl-C looked after before it is imported."""
+"""`agentgrpo` and `python -m agentgrpo`: the command line, with Ctrl-C handled before the heavy imports."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from agentgrpo.core.interrupts import end_at_once
 
 
 def main() -> int:
-    """The exit code."""
+    """Run the command line and return its exit code."""
     end_at_once()
     from agentgrpo.cli.main import main as run
 

@@ -1,10 +1,11 @@
-"""From Python: the command line without a shell.
+"""The Python API: the command line without a shell.
 
     run = agentgrpo.train("MODEL", "questions.jsonl", "corpus.jsonl", rewards=[brief], steps=100)
 
-The arguments become the words that a user would type, and the rest is the command line's own. What it would say in one
-line on stderr is raised: an AgentGrpoError, or whatever code of yours raised. Ctrl-C stops a run as it does there: the
-first one raises Preempted, and `resume` goes on; a second one ends the process.
+The arguments are turned into the words that a user would type, and the command line does the rest. An error that the
+command line would print in one line on stderr is raised instead: an AgentGrpoError, or whatever your own code raised.
+Ctrl-C stops a run as it does on the command line: the first one raises Preempted, and `resume` goes on with the run;
+a second one ends the process.
 """
 
 from __future__ import annotations
@@ -27,9 +28,9 @@ from agentgrpo.core.errors import ConfigError, DataError
 from agentgrpo.records.run_dir import RunDir
 
 Rows = str | Path | Iterable[Mapping[str, Any]]
-"""A file, or what its lines would be."""
+"""A file, or the rows that it would hold."""
 Code = str | Callable[..., Any]
-"""A function or a class of your own, or the name of a preset."""
+"""A function or class of your own, or the name of a preset."""
 
 
 def train(
@@ -45,14 +46,14 @@ def train(
     judge: Code | None = None,
     run_dir: str | Path | None = None,
 ) -> RunDir:
-    """`agentgrpo train`; returns the directory of the run when it is over.
+    """Run `agentgrpo train` and return the run directory when the run is over.
 
-    model: model.path. questions, corpus: task.questions and task.corpus, each a file or its rows, which are then kept
-    in the run directory. Without any of the three the embedded example is trained. rewards: functions of an episode
-    that return a number, or classes (rewards.base.RewardTerm), one or several. They are the whole reward, unless
-    `overrides` choose a reward=PRESET: then they are added to it. environment, tools, judge: classes and functions of
-    your own, or the names of presets. steps: run.max_steps. overrides: all other settings, as the command line has
-    them. run_dir: run.dir, by default a fresh directory in runs/."""
+    model: model.path. questions, corpus: task.questions and task.corpus, each a file or its rows; rows are saved in
+    the run directory. If model, questions and corpus are all missing, the embedded example is trained. rewards: one or
+    several functions that map an episode to a number, or classes (rewards.base.RewardTerm). They are the whole reward,
+    unless `overrides` choose a reward=PRESET: then they are added to it. environment, tools, judge: your own classes
+    and functions, or the names of presets. steps: run.max_steps. overrides: all other settings, in the spelling of the
+    command line. run_dir: run.dir, by default a fresh directory in runs/."""
     words = [*_listed(overrides)]
     chosen = {word.lstrip("+").partition("=")[0] for word in words}
     parts = _code(environment=environment, tools=tools, judge=judge)
@@ -79,8 +80,8 @@ def resume(
     tools: Sequence[Code] | Code = (),
     judge: Code | None = None,
 ) -> RunDir:
-    """`agentgrpo resume`. rewards, environment, tools, judge: those that it was trained with, as far as they are code
-    of your own."""
+    """Run `agentgrpo resume`. rewards, environment, tools, judge: the ones that the run was trained with, as far as
+    they are your own code."""
     parts = _code(environment=environment, tools=tools, judge=judge)
     return _run("resume", str(_path(run)), *parts, *_terms(rewards), *_listed(overrides))
 
@@ -96,9 +97,9 @@ def evaluate(
     baseline: str | Path | None = None,
     run_dir: str | Path | None = None,
 ) -> RunDir:
-    """`agentgrpo eval`; returns the directory of the evaluation. checkpoint: its folder, or a run, of which the newest
-    one is taken. rewards, environment, tools, judge: as for `resume`. baseline: what it is compared with, by default
-    the weights that its run started from."""
+    """Run `agentgrpo eval` and return the directory of the evaluation. checkpoint: its folder, or a run, whose newest
+    checkpoint is then used. rewards, environment, tools, judge: as for `resume`. baseline: the checkpoint or model to
+    compare with, by default the weights that the run started from."""
     parts = _code(environment=environment, tools=tools, judge=judge)
     flags = ["--ckpt", str(_path(checkpoint)), *([] if baseline is None else ["--baseline", str(baseline)])]
     words = [*parts, *_terms(rewards), *_listed(overrides), *_settings(**{"run.dir": run_dir})]
@@ -108,8 +109,8 @@ def evaluate(
 def _run(*argv: str) -> RunDir:
     if threading.current_thread() is not threading.main_thread():
         raise ConfigError(
-            f"a run in the thread {threading.current_thread().name}; only the main thread hears Ctrl-C and SIGTERM: "
-            "call it there, or start a process for it"
+            f"a run was started in the thread {threading.current_thread().name}; only the main thread receives "
+            "Ctrl-C and SIGTERM: call it in the main thread, or in a new process"
         )
     with _apart_from_the_loop():
         return RunDir(run_one(argv))
@@ -117,8 +118,8 @@ def _run(*argv: str) -> RunDir:
 
 @contextmanager
 def _apart_from_the_loop() -> Iterator[None]:
-    """A loop of its own may run inside, though this thread's is running, as a notebook's is: that one waits. The run
-    stays in the main thread, where it hears signals."""
+    """Let the run start its own event loop although this thread already runs one, such as a notebook's; that loop is
+    suspended. The run stays in the main thread, which receives signals."""
     loop = asyncio._get_running_loop()
     if loop is None:
         yield
@@ -149,12 +150,12 @@ def _listed(overrides: Sequence[str]) -> Sequence[str]:
 
 
 def _settings(**values: object) -> list[str]:
-    """Those that are given."""
+    """Return KEY=VALUE words for the values that are not None."""
     found = {key: str(value) if isinstance(value, Path) else value for key, value in values.items()}
     return [f"{key}={literal(value)}" for key, value in found.items() if value is not None]
 
 
-# --- Code of the user's, which a configuration names.
+# --- The user's own code, named in a configuration.
 
 
 def _several(code: Sequence[Code] | Code) -> Sequence[Code]:
@@ -162,7 +163,7 @@ def _several(code: Sequence[Code] | Code) -> Sequence[Code]:
 
 
 def _code(*, environment: Code | None, tools: Sequence[Code] | Code, judge: Code | None) -> list[str]:
-    """The words that choose these."""
+    """Return the words that choose these parts."""
     one = {"environment": environment, "judge": judge}
     words = [f"{group}={_location(group, code)}" for group, code in one.items() if code is not None]
     named = [_location(f"tools[{i}]", code) for i, code in enumerate(_several(tools))]
@@ -173,33 +174,33 @@ def _terms(rewards: Sequence[Code] | Code) -> list[str]:
     named = [_location(f"rewards[{i}]", code) for i, code in enumerate(_several(rewards))]
     names = [text.rpartition(":")[2] for text in named]
     if twice := [name for name in names if names.count(name) > 1]:
-        raise ConfigError(f"rewards has two of the name {twice[0]}, by which the records tell them apart; rename one")
+        raise ConfigError(f"rewards has two entries named {twice[0]}, and the records use that name; rename one")
     return [f"++reward.terms.{name}.name={text}" for name, text in zip(names, named, strict=True)]
 
 
 def _location(argument: str, code: Code) -> str:
-    """module:name of a function or a class; a text says that itself, or is a preset, of which no reward is a term."""
+    """Return module:name of a function or class. Return a str unchanged, but refuse presets as reward terms."""
     if isinstance(code, str) and (":" in code or not argument.startswith("rewards")):
         return code
     name, module = getattr(code, "__name__", ""), getattr(code, "__module__", "")
     if getattr(sys.modules.get(module), name, None) is not code:
         raise ConfigError(
-            f"{argument}={code!r}; a function or class is needed that its module has by its name: write it with def, "
-            "outside of any function"
+            f"{argument}={code!r}; a function or class that its module holds under its own name is needed: write it "
+            "with def, outside of any function"
         )
     return f"{module}:{name}"
 
 
-# --- Rows, which become files of the run directory.
+# --- Rows, saved as files in the run directory.
 
 
 @contextmanager
 def _data(run_dir: str | Path | None, **given: Rows | None) -> Iterator[list[str]]:
-    """The settings of run directory and data. What was written goes again where the run has left nothing beside it."""
+    """Yield the settings for run directory and data. On exit, delete the saved rows if the run left nothing else."""
     rows = {key: value for key, value in given.items() if value is not None and not isinstance(value, str | Path)}
     files = {f"{key}.jsonl": b"".join(_lines(key, value)) for key, value in rows.items()}
     if rows and Launch.of().size > 1:
-        raise ConfigError(f"{' and '.join(rows)} as rows, and several processes; give files that all of them can read")
+        raise ConfigError(f"{' and '.join(rows)} as rows, with several processes; give files that all of them can read")
     is_new = run_dir is None or not Path(run_dir).exists()
     if rows and run_dir is None:
         from agentgrpo.config.compose import fresh_dir

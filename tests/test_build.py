@@ -22,7 +22,7 @@ HERE = "tests.test_build:Custom"
 
 
 class Custom:
-    """A user's class with every type that YAML can say, and one it cannot."""
+    """A user's class with every type that YAML can express, and one it cannot."""
 
     def __init__(
         self,
@@ -146,7 +146,7 @@ def test_unknown_keys_and_names() -> None:
         f"judge.name=exact; registered are {names}; {own}. Did you mean 'exact_match'?"
     )
     assert refusal("judge", {}) == f"judge.name=None; registered are {names}; {own}."
-    assert refusal("judge", None) == "judge=None; a mapping of keys is needed there"
+    assert refusal("judge", None) == "judge=None; use a mapping of keys"
 
 
 def test_a_dictionary_of_terms() -> None:
@@ -168,9 +168,9 @@ def test_a_dictionary_of_terms() -> None:
         ({"retriever_cost": {"webb": -1.0}}, "unknown key reward.terms.retriever_cost.webb; allowed are web, vdb."),
         ({"retriever_cost": {"web": -1.0}}, "reward.terms.retriever_cost.vdb has no value; give it one: "),
         ({"format": {"weight": "1"}}, "reward.terms.format.weight='1'; a number is allowed"),
-        ({"format": 1.0}, "reward.terms.format=1.0; a mapping of keys is needed there"),
+        ({"format": 1.0}, "reward.terms.format=1.0; use a mapping of keys"),
         ({"formt": {"weight": 1.0}}, "reward.terms.formt.name=formt; registered are correctness, "),
-        (None, "reward.terms=None; a mapping by name is needed there"),
+        (None, "reward.terms=None; use a mapping by name"),
     ],
 )
 def test_mistakes_in_terms(terms: Any, expected: str) -> None:

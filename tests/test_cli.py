@@ -998,5 +998,5 @@ def test_an_empty_run_directory_is_refused(capsys: pytest.CaptureFixture[str]) -
     """As from an unset variable in a script."""
     assert main(["train", "run.dir="]) == 2
     assert capsys.readouterr().err == (
-        "agentgrpo: run.dir='' names no directory; leave it out for one of its own, or give one such as runs/x\n"
+        "agentgrpo: run.dir='' names no directory; leave it out for a new directory, or give one such as runs/x\n"
     )

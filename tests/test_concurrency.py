@@ -197,7 +197,7 @@ async def test_a_failed_key_fails_alone_and_a_failed_call_fails_all() -> None:
     for answer, expected in (
         (picky, ["'a'", "ValueError('bad')", "'b'"]),
         (broken, ["KeyError('down')"] * 3),
-        (short, ["RuntimeError('3 questions got 1 answers; there must be one for each')"] * 3),
+        (short, ["RuntimeError('3 questions got 1 answers; give each question one')"] * 3),
     ):
         batcher: Batcher[str, str, str] = Batcher(answer, max_batch=8, limiter=Limiter(1))
         asked = (batcher.ask("g", key) for key in ("a", "bad", "b"))

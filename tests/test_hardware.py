@@ -48,7 +48,7 @@ def test_launch(environment: dict[str, str], expected: Launch) -> None:
         ({"WORLD_SIZE": "two"}, "the launcher's variables (WORLD_SIZE, RANK, ...) are no numbers: invalid literal for"),
         (
             {"SLURM_PROCID": "1", "SLURM_NTASKS": "2", "SLURM_LOCALID": "1"},
-            "SLURM_PROCID=1 and no SLURM_STEP_NUM_TASKS, so that it is unknown of how many processes this is one; ",
+            "SLURM_PROCID=1 and no SLURM_STEP_NUM_TASKS, so the number of processes is unknown; ",
         ),
         ({"WORLD_SIZE": "2", "RANK": "2"}, "rank 2 of 2 processes; allowed are 0 to 1; start it by a launcher"),
     ],

@@ -296,13 +296,13 @@ def test_what_index_refuses(capsys: pytest.CaptureFixture[str]) -> None:
 
     assert said("--out", "x") == "index needs a corpus: --corpus FILE, JSON lines, plain or gzipped"
     assert said("--corpus", "c.jsonl") == (
-        "index needs a place for what it builds: --out DIR, or retriever=qdrant or pgvector"
+        "index needs a target for the index: --out DIR, or retriever=qdrant or pgvector"
     )
     assert said("--corpus", "none", "--out", "x") == (
         "none cannot be read: No such file or directory; give a file of JSON lines, plain or gzipped"
     )
     assert said("--corpus", "c.jsonl", "retriever=http") == (
-        "retriever=http searches nothing that can be built; allowed are faiss_index, pgvector, qdrant"
+        "retriever=http has no index to build; allowed are faiss_index, pgvector, qdrant"
     )
     Path("bad.jsonl").write_text('{"id": "1", "text": "a"}\n{"id": "2"}\n')
     assert said("--corpus", "bad.jsonl", "--out", "bad", DIM) == (

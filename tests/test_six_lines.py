@@ -218,7 +218,7 @@ def nested() -> Callable[[Episode], float]:
         ({"rewards": [lambda episode: 0.0]}, ConfigError, r"rewards\[0\]=<function <lambda> .* write it with def"),
         ({"rewards": [even, nested()]}, ConfigError, r"rewards\[1\]=<function nested"),
         ({"rewards": ["even"]}, ConfigError, r"rewards\[0\]='even'; a function or class is needed"),
-        ({"rewards": [even, even]}, ConfigError, r"rewards has two of the name even"),
+        ({"rewards": [even, even]}, ConfigError, r"rewards has two entries named even"),
         ({"steps": -1}, ConfigError, r"run\.max_steps=-1"),
         ({"questions": "nowhere.jsonl"}, DataError, r"nowhere\.jsonl"),
         ({"questions": ["who?"]}, DataError, r"questions\[0\]='who\?'; a mapping is needed"),
@@ -262,7 +262,7 @@ def test_another_thread_is_refused() -> None:
     thread = threading.Thread(target=work, name="worker")
     thread.start()
     thread.join()
-    assert [str(e).partition(";")[0] for e in errors] == ["a run in the thread worker"]
+    assert [str(e).partition(";")[0] for e in errors] == ["a run was started in the thread worker"]
 
 
 # --- As installed.

@@ -59,7 +59,7 @@ def test_a_member_has_its_own_groups_whole_and_all_others_of_the_run() -> None:
         (suite(), "task=suite has the tasks of a suite's members, and suite is empty; give it some"),
         (suite(sums={}), "suite.sums has no task; give it one: suite.sums.task.name=..., or the run: task=..."),
         (suite(**{"a:b": {"task": TASK}}), "suite.a:b: a name is letters, digits, _ and -"),
-        (suite(sums={"task": TASK, "weight": 0}), "suite: no member has a weight above 0; give it to one of them"),
+        (suite(sums={"task": TASK, "weight": 0}), "suite: no member has a weight above 0; raise one weight"),
         (
             {**suite(sums={"task": TASK}), "run": {"eval": {"prices": {"web": 1.0}}}},
             "run.eval.prices with a suite; give each member its own: suite.NAME.prices.CALL=PRICE",

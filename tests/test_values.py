@@ -113,9 +113,9 @@ def test_arguments_of_a_function() -> None:
     assert fit_arguments("k", {"any": [1]}, open_function, called="f") == {"any": [1]}
     for given_, message in {
         "label": "k.rate has no value, which f needs; give it one: k.rate=...",
-        "eps": "unknown key k.eps; f takes rate, label. Leave out that of a preset by ~k.eps",
-        "engine": "unknown key k.engine; f takes rate, label. Leave out that of a preset by ~k.engine",
-        "labl": "unknown key k.labl; f takes rate, label. Did you mean 'label'? Leave out that of a preset by ~k.labl",
+        "eps": "unknown key k.eps; f takes rate, label. To drop a preset's key, write ~k.eps",
+        "engine": "unknown key k.engine; f takes rate, label. To drop a preset's key, write ~k.engine",
+        "labl": "unknown key k.labl; f takes rate, label. Did you mean 'label'? To drop a preset's key, write ~k.labl",
     }.items():
         with pytest.raises(ConfigError) as caught:
             fit_arguments("k", {given_: "y"}, function, called="f", provided=("eps",))

@@ -1,4 +1,4 @@
-"""`agentgrpo data`: question-answer files, looked at before a run. It loads no model and no library of one."""
+"""`agentgrpo data`: checks question-answer files before a run. It loads neither a model nor a model library."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def data(config: Mapping[str, Any], command: Command) -> VerbResult:
 
 
 def _keys(text: str | None) -> dict[str, str]:
-    """id=_id,text=body."""
+    """Parse id=_id,text=body."""
     pairs = [pair.partition("=") for pair in text.split(",")] if text else []
     if unfit := ["".join(pair) for pair in pairs if not (pair[0] and pair[2])]:
         raise ConfigError(f"--corpus-keys {unfit[0]}; NAME=KEY is needed, as in --corpus-keys id=_id,text=body")

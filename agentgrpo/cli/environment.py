@@ -1,4 +1,4 @@
-"""`agentgrpo serve-environment`: what was composed for a run, as an OpenEnv server for whoever trains on it."""
+"""`agentgrpo serve-environment`: a run's composed environment as an OpenEnv server, for other trainers."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ from agentgrpo.training.process_group import Alone
 
 SESSIONS, IDLE_S = 64, 600
 LIMITS = RequestLimits(body_bytes=2**20)
-"""A message is a turn."""
+"""A message holds a single turn."""
 
 
 def serve(config: Mapping[str, Any], command: Command) -> VerbResult:
-    """`agentgrpo serve-environment`: answers until it is told to stop; exit code 0 then."""
+    """Run `agentgrpo serve-environment`: serves until it is stopped, then exit code 0."""
     if find_spec("openenv") is None:
         raise ConfigError("serve-environment needs openenv: pip install 'agentgrpo[openenv-server]'")
     if config["suite"]:
@@ -41,12 +41,12 @@ def serve(config: Mapping[str, Any], command: Command) -> VerbResult:
 
 
 def _host(inputs: Inputs) -> Host:
-    """Call it outside of any event loop: a tokenizer may have to be made first, by a warm start."""
+    """Build the host. Call it outside any event loop: a warm start may have to make the tokenizer first."""
     model, start = inputs.settings.model, prepare_start(inputs)
     code = trusted_code(model, start)
     tokenizer = AutoTokenizer.from_pretrained(code or start.folder, trust_remote_code=code is not None)
     said = model.describe_tools if isinstance(model, ModelPath) else None
-    describes = True if said is None else said  # whoever acts has had no warm start
+    describes = True if said is None else said  # the client's model has had no warm start
     renderer = build_renderer(inputs, tokenizer, describes=describes)
     environment = build_environment(inputs, renderer, inputs.equipment.for_environment, describes=describes)
     return Host(environment=environment, renderer=renderer, reward=inputs.reward, sampling=inputs.sampling)

@@ -1,4 +1,4 @@
-"""The jobs of one command line: each is run, what goes wrong is said, and a sweep's end says it once more."""
+"""The jobs of one command line: each is run and its error printed; a sweep lists all errors again at its end."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ if TYPE_CHECKING:
     from agentgrpo.config.compose import Job
 
 _OF_HYDRA = "multirun.yaml"
-"""What it writes into the directory of a sweep."""
+"""File that Hydra writes into the directory of a sweep."""
 Entry = Callable[[dict[str, Any], Command], VerbResult]
-"""What a verb does, of a checked configuration."""
+"""The function of a verb, called with a checked configuration."""
 
 
 def report(error: BaseException, debug: bool = False) -> int:
-    """Say on stderr what went wrong: one line where we know (of malformed rows one for each), a traceback where it is a
-    bug. Returns the exit code."""
+    """Print an error on stderr: one line for a known error (one per malformed row), a traceback for a bug. Returns the
+    exit code."""
     interrupted = is_of_interrupt(error)
     known = interrupted or isinstance(error, AgentGrpoError)
     if debug or not known:
@@ -43,7 +43,7 @@ def report(error: BaseException, debug: bool = False) -> int:
 
 
 def _of_user(exit: SystemExit) -> ConfigError:
-    """A SystemExit that is none of ours."""
+    """Convert a SystemExit raised by a user's code."""
     at = traceback.extract_tb(exit.__traceback__)[-1]
     return ConfigError(
         f"{at.filename}:{at.lineno} has called for the end of the program (SystemExit: {exit}); code of yours that "
@@ -57,16 +57,17 @@ def _one_line(error: BaseException, kind: str = "") -> str:
 
 
 class Jobs:
-    """`one` is called once per job, with the tree that Hydra has composed; `end` after the last.
+    """Runs the jobs of a command line: `one` is called once per job, with the tree that Hydra composed; `end` after the
+    last job.
 
-    load: imports what the verb `name` does. make: a tree to the checked Job (compose.Composition). is_ours: the
-    directory of a sweep was made for it, and goes where no job has left anything. raises: whoever calls raises
-    `error`, so that nothing is said of it."""
+    load: imports the function of the verb `name`. make: turns a tree into the checked Job (compose.Composition).
+    is_ours: the sweep's directory was made for it, and is removed if no job has left anything there. raises: the caller
+    raises `error`, so nothing is printed about it."""
 
     error: BaseException | None = None
-    """Of the one job, with `raises`."""
+    """The error of the single job, if `raises` is set."""
     run_dir: Path
-    """Of the last job that was composed."""
+    """The run directory of the last composed job."""
 
     def __init__(
         self,
@@ -89,10 +90,10 @@ class Jobs:
         self._folders: set[Path] = set()
         self._process = os.getpid()
 
-    @guarded()  # in a launcher's worker, too
+    @guarded()  # also in a launcher's worker
     def one(self, tree: Any) -> float | None:
-        """The objective of a job. A failure is said, so that a sweep goes on; raises ProcessExit for a stop that can be
-        resumed, KeyboardInterrupt, and in a launcher's worker whatever the job raised."""
+        """Run a job and return its objective. A failure is printed, so that a sweep goes on; raises ProcessExit for a
+        stop that can be resumed, KeyboardInterrupt, and in a launcher's worker any error of the job."""
         from agentgrpo.config.compose import swept
 
         folder, overrides = swept() if self._sweep else (None, ())
@@ -114,7 +115,7 @@ class Jobs:
                 snapshot=job.snapshot,
             )
             entry = self._load()
-            raise_again(leaves=False)  # what is under way from here on knows how to end
+            raise_again(leaves=False)  # from here on, the work handles Ctrl-C itself
             code, objective = entry(job.config, command)
         except ProcessExit:
             raise
@@ -135,12 +136,12 @@ class Jobs:
     def _reported(self, error: BaseException) -> int:
         if is_of_interrupt(error):
             raise KeyboardInterrupt from error  # ends a sweep, too
-        if self._raises:  # not from here, where Hydra would make an error of its own of it
+        if self._raises:  # not raised here, where Hydra would wrap it
             self.error = error
             return 1
         code = report(error, self._debug)
         if os.getpid() != self._process:
-            raise error  # in a launcher's worker, whose own means carry the failure home
+            raise error  # in a launcher's worker, the launcher reports the failure
         if isinstance(error, Preempted):
             raise ProcessExit(code) from error  # likewise
         return code
@@ -151,7 +152,7 @@ class Jobs:
             _remove_empty(folder)
 
     def end(self) -> None:
-        """Say on stderr which jobs of a sweep failed, a line each, with the overrides that not all of them have."""
+        """Print the failed jobs of a sweep on stderr, a line each, with the overrides that not all jobs share."""
         if not self._sweep:
             return
         for folder in {folder.parent for folder in self._folders} if self._is_ours else ():
@@ -167,7 +168,7 @@ class Jobs:
 
     @property
     def exit_code(self) -> int:
-        """Of the first job with one other than 0."""
+        """The exit code of the first job that failed, else 0."""
         return next((code for code in self._codes if code), 0)
 
 

@@ -2,9 +2,9 @@
 
     agentgrpo VERB [ARGUMENT] [--flag ...] [group=preset ...] [key.path=value ...]
 
-The verb and its own flags are taken off argv, overrides are put into the one spelling that Hydra takes, and the real
-`hydra.main` composes, so that -m, --cfg, --info, --config-dir, launchers and completion work. Every job's tree is
-checked before anything is built. A mistake of the user's is one line on stderr and exit code 2.
+The verb and its flags are removed from argv, overrides are rewritten in Hydra's spelling, and the real `hydra.main`
+composes the configuration, so that -m, --cfg, --info, --config-dir, launchers and completion work. Every job's tree is
+checked before anything is built. A user's mistake is reported in one line on stderr, with exit code 2.
 """
 
 from __future__ import annotations
@@ -37,12 +37,12 @@ from agentgrpo.core.secrets import guarded
 from agentgrpo.records.run_dir import checkpoint_in
 
 _WIDTH = 100
-"""Columns of a help text."""
+"""Columns of the help texts."""
 
 
 @forks_ended()
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run one command line; the exit code, of several jobs that of the first one with another than 0."""
+    """Run one command line; returns the exit code, for several jobs the first one other than 0."""
     words = list(sys.argv[1:] if argv is None else argv)
     with guarded(words):
         return _run(words)
@@ -58,23 +58,23 @@ def _run(words: list[str]) -> int:
             code = jobs.exit_code
         elif line is not None:
             entry = _load(line.verb.entry)
-            raise_again(leaves=True)  # what is under way from here on knows how to end
+            raise_again(leaves=True)  # from here on, the work handles Ctrl-C itself
             command = Command(verb=line.name, arguments=line.arguments, overrides=(), choices={}, snapshot="")
             code = entry({}, command).exit_code
-        if not sys.stdout.closed:  # as code from outside may have left it
+        if not sys.stdout.closed:  # a user's code may have closed it
             sys.stdout.flush()
         return code
     except SystemExit as e:
         return e.code if isinstance(e.code, int) else int(e.code is not None)
-    except BrokenPipeError:  # whoever read what we print has left, as in `| head`
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # nor is there anybody to flush for
+    except BrokenPipeError:  # the reader of our output has exited, as in `| head`
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # so that no flush at exit fails
         return 128 + signal.SIGPIPE
     except (Exception, KeyboardInterrupt) as e:
         return report(e, debug)
 
 
 def run_one(argv: Sequence[str]) -> Path:
-    """The directory of the one run of a command line, for a program. Errors are raised, not printed."""
+    """Run one command line for a Python program and return its run directory. Errors are raised, not printed."""
     with guarded(argv):
         return _run_one(argv)
 
@@ -82,7 +82,7 @@ def run_one(argv: Sequence[str]) -> Path:
 def _run_one(argv: Sequence[str]) -> Path:
     line = read(list(argv))
     if line is None or line.sweep or any(flag in SHARED_FLAGS and flag != "--config-dir" for flag in line.flags):
-        raise ConfigError(f"agentgrpo {' '.join(argv)}; from Python it is one run, with settings such as run.seed=1")
+        raise ConfigError(f"agentgrpo {' '.join(argv)}; Python runs a single run, with settings such as run.seed=1")
     with _jobs_of(line, debug=False, raises=True) as (jobs, run):
         run()
     if jobs.error is not None:
@@ -92,18 +92,18 @@ def _run_one(argv: Sequence[str]) -> Path:
 
 @dataclass(frozen=True, kw_only=True)
 class CommandLine:
-    """A verb with what was given for it."""
+    """A verb with its arguments, flags and overrides."""
 
     name: str
     arguments: Mapping[str, Any]
-    """The verb's own."""
+    """Arguments of the verb."""
     flags: Sequence[str]
-    """Hydra's."""
+    """Flags for Hydra."""
     overrides: Sequence[str]
     presets: Mapping[str, Sequence[str]]
-    """group -> those that there are."""
+    """group -> its available presets."""
     config_dir: str | None
-    """The directory with presets of the user's."""
+    """The user's directory of presets."""
     sweep: bool
 
     @property
@@ -112,8 +112,8 @@ class CommandLine:
 
 
 def read(argv: list[str]) -> CommandLine | None:
-    """What is to be run; None where there is nothing left to do, as after a help text. Raises ConfigError for a verb, a
-    flag or a word that is not allowed."""
+    """Parse a command line; returns None if nothing is left to run, as after a help text. Raises ConfigError for a
+    verb, flag or word that is not allowed."""
     if argv[:1] == ["help"]:  # agentgrpo help train
         argv = [*argv[1:2], "--help"]
     if not argv or argv[0] in ("-h", "--help"):
@@ -169,7 +169,7 @@ def read(argv: list[str]) -> CommandLine | None:
 
 @contextmanager
 def _jobs_of(line: CommandLine, *, debug: bool, raises: bool = False) -> Iterator[tuple[Jobs, Callable[[], None]]]:
-    """What runs each job, ended when it is left, and what has them all run."""
+    """Yield the Jobs of the line, and a function that runs them all; on exit, end the Jobs."""
     from agentgrpo.config.compose import run_hydra
 
     jobs, primary, words = _words_of(line, debug=debug, raises=raises)
@@ -180,7 +180,7 @@ def _jobs_of(line: CommandLine, *, debug: bool, raises: bool = False) -> Iterato
 
 
 def _words_of(line: CommandLine, *, debug: bool, raises: bool) -> tuple[Jobs, str, list[str]]:
-    """What runs each job, the configuration that Hydra begins with, and the words that it is given."""
+    """Return the Jobs, the configuration that Hydra starts from, and the words for Hydra."""
     from agentgrpo.config import compose
     from agentgrpo.config.hardware import speaks
     from agentgrpo.config.implied import implied
@@ -192,7 +192,7 @@ def _words_of(line: CommandLine, *, debug: bool, raises: bool) -> tuple[Jobs, st
     if sweep:
         refuse_secrets(swept_values(overrides))  # before Hydra writes them down
     if verb.keeps_nothing:
-        overrides = ["run.dir=.", *overrides]  # or a fresh directory would be made
+        overrides = ["run.dir=.", *overrides]  # otherwise a fresh directory would be made
     is_ours = not any(o.key_or_group == "run.dir" and Path(str(o.value())).exists() for o in parse(overrides))
     if verb.resumes:
         composed, overrides = compose.of_run(overrides, known, line.arguments[verb.positional], resumes=True)
@@ -220,7 +220,7 @@ class _Parser(argparse.ArgumentParser):
 
 
 def parse(name: str, argv: Sequence[str]) -> tuple[dict[str, Any], dict[str, Any], list[str]]:
-    """(shared flags, the verb's own arguments, overrides). Raises ConfigError for a flag that does not exist."""
+    """Return (shared flags, the verb's arguments, overrides). Raises ConfigError for an unknown flag."""
     verb, parser = VERBS[name], _Parser(add_help=False, allow_abbrev=False)
     parser.add_argument("-h", "--help", action="store_true")
     for flag, (short, how, _) in SHARED_FLAGS.items():
@@ -261,7 +261,7 @@ def _as_given(flag: str, value: object) -> list[str]:
 
 
 def presets(config_dir: str | None = None) -> dict[str, list[str]]:
-    """group -> its presets, those in the user's directory after ours; "retriever/web" for a group in a group."""
+    """Return group -> its presets, ours before the user's; "retriever/web" for a group in a group."""
     groups: dict[str, list[str]] = {}
     for folder in sorted(folder for folder in configs_dir().iterdir() if folder.is_dir()):
         inner = NESTED.get(ROOT.get(folder.name, ""), {})
@@ -277,7 +277,7 @@ def presets(config_dir: str | None = None) -> dict[str, list[str]]:
 
 
 def complete(line: str) -> list[str] | str:
-    """What a shell may offer at the end of `line`, or the line that Hydra is to complete: without verb and flags."""
+    """Return the completions at the end of `line`, or the line for Hydra to complete, without verb and flags."""
     words = line.split()
     last = "" if line.endswith(" ") else words.pop()
     if len(words) < 2:
@@ -293,7 +293,7 @@ def complete(line: str) -> list[str] | str:
 
 
 def help_text(known: Mapping[str, Sequence[str]]) -> str:
-    """Of the command line as a whole."""
+    """Return the help text of the whole command line."""
     lines = [__doc__.splitlines()[2].strip(), "", "Verbs; agentgrpo VERB --help says more of one"] if __doc__ else []
     for name, verb in VERBS.items():
         lines += _row(_called(name), verb.summary)
@@ -306,7 +306,7 @@ def help_text(known: Mapping[str, Sequence[str]]) -> str:
 
 
 def _row(word: str, text: str, *, indent: int = 2) -> list[str]:
-    """A word and what it says beside it, in lines that a screen holds."""
+    """Return a word with its text beside it, wrapped to screen width."""
     at = 26
     first = f"{' ' * indent}{word}"
     first = first.ljust(at) if len(first) < at else f"{first} "
@@ -316,7 +316,7 @@ def _row(word: str, text: str, *, indent: int = 2) -> list[str]:
 
 
 def verb_help(name: str, known: Mapping[str, Sequence[str]]) -> str:
-    """Of one verb."""
+    """Return the help text of one verb."""
     verb = VERBS[name]
     settings = "[group=preset ...] [key.path=value ...]"
     if verb.resumes:

@@ -1,5 +1,5 @@
-"""`agentgrpo index` and `agentgrpo serve-retriever`: a corpus into what a retriever searches, and a retriever for other
-machines. Neither loads a model, but for an embedder or a reranker that is one."""
+"""`agentgrpo index` and `agentgrpo serve-retriever`: build a corpus's index, and serve a retriever to other machines.
+Neither loads a model, except for an embedder or reranker that is one."""
 
 from __future__ import annotations
 
@@ -28,21 +28,21 @@ from agentgrpo.retrieval.server.questions import RequestLimits
 from agentgrpo.run.context import StopRequest
 from agentgrpo.services.gate import Gate
 
-# --- A corpus into an index, batch by batch: what an interruption leaves is gone on with.
+# --- Building an index from a corpus, batch by batch: an interrupted build can be continued.
 
 BATCH = 1000
-"""Passages that are held in memory at a time."""
+"""Passages in memory at a time."""
 GRACE_S = 60.0
-"""For what cannot be interrupted, after a signal."""
+"""Seconds after a signal for work that cannot be interrupted."""
 
 
 async def build_index(
     indexer: Indexer, corpus: CorpusFile, *, bar: Bar, batch: int = BATCH, now: Callable[[], float] = time.monotonic
 ) -> int:
-    """The number of passages, all of which are in and can be searched.
+    """Index all passages of a corpus and return their number; all can then be searched.
 
-    SIGINT and SIGTERM raise Preempted after the batch at hand: the same call goes on from there, as it does after a
-    kill at any time. A second one ends the process (see StopRequest)."""
+    SIGINT and SIGTERM raise Preempted after the current batch: the same call continues from there, as it does after a
+    kill at any time. A second signal ends the process (see StopRequest)."""
     began, before = now(), indexer.count
     with StopRequest("the same command goes on where it was", grace_s=GRACE_S, at_once=lambda: None) as stop:
         passages = corpus.passages()
@@ -69,7 +69,7 @@ async def build_index(
 
 
 FOLDER = "faiss_index"
-"""The retriever whose index is a folder."""
+"""The retriever preset whose index is a folder."""
 _LIMITS = {
     "max_queries": "queries",
     "max_top_k": "top_k",
@@ -87,23 +87,23 @@ def say(line: str) -> None:
 
 
 def index_overrides(arguments: Mapping[str, Any], overrides: Sequence[str]) -> list[str]:
-    """A folder of its own where no other retriever is chosen."""
+    """Choose the folder index unless the command line chooses another retriever. Raises ConfigError."""
     chosen = _chosen(overrides)
     if chosen not in (None, FOLDER):
         return []
     if arguments["out"] is None:
-        raise ConfigError("index needs a place for what it builds: --out DIR, or retriever=qdrant or pgvector")
+        raise ConfigError("index needs a target for the index: --out DIR, or retriever=qdrant or pgvector")
     return [f"retriever={FOLDER}"] if chosen is None else []
 
 
 def index(config: Mapping[str, Any], command: Command) -> VerbResult:
-    """`agentgrpo index`: exit code 0 when every passage of the corpus is in and can be searched for."""
+    """Run `agentgrpo index`: exit code 0 if every passage of the corpus is stored and can be searched for."""
     given, node = command.arguments, config["retriever"]
     if given["corpus"] is None:
         raise ConfigError("index needs a corpus: --corpus FILE, JSON lines, plain or gzipped")
     if node["name"] not in REGISTRY["indexer"]:
         known = ", ".join(REGISTRY["indexer"])
-        raise ConfigError(f"retriever={node['name']} searches nothing that can be built; allowed are {known}")
+        raise ConfigError(f"retriever={node['name']} has no index to build; allowed are {known}")
     out = None if given["out"] is None else Path(given["out"])
     own = {key: value for key, value in node.items() if key == "name" or takes("indexer", node, key)}
     with CorpusFile(Path(given["corpus"])) as corpus, _alone(out), Bar(what="passages") as bar:
@@ -116,7 +116,7 @@ def index(config: Mapping[str, Any], command: Command) -> VerbResult:
 
 
 def _alone(out: Path | None) -> AbstractContextManager[object]:
-    """No other process builds in `out`, where there is one."""
+    """Lock `out`, if given, against other processes."""
     if out is None:
         return nullcontext()
     try:
@@ -132,7 +132,7 @@ def _alone(out: Path | None) -> AbstractContextManager[object]:
 
 
 def serve_overrides(arguments: Mapping[str, Any], overrides: Sequence[str]) -> list[str]:
-    """--index DIR is the retriever over that folder."""
+    """Turn --index DIR into the retriever over that folder. Raises ConfigError."""
     if arguments["index"] is None:
         return []
     chosen = _chosen(overrides)
@@ -148,7 +148,7 @@ def serve_overrides(arguments: Mapping[str, Any], overrides: Sequence[str]) -> l
 
 
 def serve(config: Mapping[str, Any], command: Command) -> VerbResult:
-    """`agentgrpo serve-retriever`: answers until it is told to stop; exit code 0 then."""
+    """Run `agentgrpo serve-retriever`: serves until it is stopped, then exit code 0."""
     for needed in ("starlette", "uvicorn"):
         if find_spec(needed) is None:
             raise ConfigError(f"serve-retriever needs {needed}: pip install 'agentgrpo[serve]'")
@@ -170,7 +170,7 @@ async def _serve(config: Mapping[str, Any], given: Mapping[str, Any], limits: Re
     for name, number in (("log-every", log_every), ("grace-s", grace_s)):
         if number is not None and number < 1:
             raise ConfigError(f"--{name} {number}; at least 1 is allowed")
-    with opened(given) as (bound, gate):  # before minutes of loading, for they would be in vain
+    with opened(given) as (bound, gate):  # before minutes of loading, as it may fail
         retrievers, reranker = _retrievers(config)
         try:
             for retriever in retrievers.values():
@@ -189,9 +189,9 @@ async def _serve(config: Mapping[str, Any], given: Mapping[str, Any], limits: Re
 
 
 def _retrievers(config: Mapping[str, Any]) -> tuple[Mapping[str, Retriever], Reranker | None]:
-    """Those of the configuration, and the agent's reranker; the task's corpora are read where they are searched."""
+    """Build the configured retrievers and reranker; the task's corpora are read only for a retriever over them."""
     if config["suite"]:
-        raise ConfigError("a suite's members search in corpora of their own; serve one of them: suite=none task=...")
+        raise ConfigError("a suite's members have separate corpora; serve one of them: suite=none task=...")
     node, environment = config["retriever"], config["environment"]
     given: dict[str, Any] = {}
     thesaurus = None
@@ -215,8 +215,8 @@ def _retrievers(config: Mapping[str, Any]) -> tuple[Mapping[str, Retriever], Rer
 
 @contextmanager
 def opened(given: Mapping[str, Any]) -> Iterator[tuple[socket.socket, Gate]]:
-    """The socket and the gate that a verb's --host, --port, --allow-host and --api-key-env ask for. A key that is made
-    here is said once. Raises ConfigError."""
+    """Open the socket and the gate for a verb's --host, --port, --allow-host and --api-key-env. A key generated here is
+    printed once. Raises ConfigError."""
     from agentgrpo.retrieval.server.running import listening
 
     host, port = given["host"] or "127.0.0.1", number_of(given, "port")
@@ -228,7 +228,7 @@ def opened(given: Mapping[str, Any]) -> Iterator[tuple[socket.socket, Gate]]:
 
 
 def _chosen(overrides: Sequence[str]) -> str | None:
-    """The preset of the retriever that the command line chooses."""
+    """Return the retriever preset chosen on the command line, or None."""
     chosen = [line.partition("=")[2] for line in overrides if line.partition("=")[0].lstrip("+") == "retriever"]
     return chosen[-1] if chosen else None
 

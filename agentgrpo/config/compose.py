@@ -1,7 +1,7 @@
-"""Hydra's side of the command line: the tree composed, a job for each tree.
+"""Compose configurations with Hydra, and run a job for each.
 
-The only importer of omegaconf and, beside overrides.py, of hydra; what leaves this module is plain data, checked
-against the constructors.
+Only this module imports omegaconf and, beside overrides.py, hydra. Its results are plain data, checked against the
+constructors.
 """
 
 from __future__ import annotations
@@ -50,47 +50,47 @@ from agentgrpo.core.renamed import config_of_today
 from agentgrpo.core.untrusted import refuse_endless, refuse_links_out, refuse_special_files
 
 SNAPSHOT = "config.yaml"
-"""A run's own configuration, in its directory."""
+"""File name of a run's configuration in its directory."""
 _NEWER = ("cassette", "budget", "counterfactual", "demonstrations", "suite")
 """Groups that runs of older versions do not have."""
 _LOSS_ARGS = {key: key for key in ("clip_low", "clip_high", "clip_dual")}
 _LOSS_ARGS |= {f"sapo_{key}": key for key in ("temperature_positive", "temperature_negative")}
 _LOSS_ARGS |= {f"vespo_{key}": key for key in ("k_positive", "lambda_positive", "k_negative", "lambda_negative")}
-"""Keys of the algorithm that runs of older versions have -> what they are in algorithm.loss_args."""
+"""Keys of the algorithm in runs of older versions -> their names in algorithm.loss_args."""
 _OF_EVALUATIONS = ("counterfactual",)
-"""Groups whose presets go with a run's own configuration: it is evaluated with one, and is what it was otherwise."""
+"""Groups whose presets may be combined with a run's own configuration: an evaluation changes only this group."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Job:
-    """One composed configuration: of a single run, or of one run of a sweep."""
+    """One composed configuration, for a single run or for one run of a sweep."""
 
     config: dict[str, Any]
     """Resolved and validated; run.dir is set. It may hold secrets from the environment."""
     snapshot: str
-    """The same as YAML, interpolations unresolved: what the run directory keeps as SNAPSHOT."""
+    """The configuration as YAML with unresolved interpolations, for SNAPSHOT in the run directory."""
     choices: dict[str, str]
     overrides: tuple[str, ...]
     is_fresh: bool
-    """run.dir was made here."""
+    """Whether run.dir was made here."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Composition:
-    """What Hydra is to compose, and how a tree of it becomes a checked Job."""
+    """The configuration for Hydra to compose, and the function that turns its tree into a checked Job."""
 
     primary: str
-    """Name of the configuration to begin with."""
+    """Name of the primary configuration."""
     make: Callable[[Any], Job]
-    """Of a tree (a DictConfig) that Hydra has composed."""
+    """Makes the Job of a tree (a DictConfig) that Hydra has composed."""
 
 
 # --- trees
 
 
 def to_plain(cfg: DictConfig) -> dict[str, Any]:
-    """The tree with every interpolation resolved. Raises ConfigError for a value that is missing or cannot be found,
-    and for a secret that is written out."""
+    """Return the tree with every interpolation resolved. Raises ConfigError for a value that is missing or cannot be
+    found, and for a literal secret."""
     unresolved = OmegaConf.to_container(cfg, resolve=False)
     refuse_resolvers(unresolved)
     refuse_secrets(unresolved)
@@ -106,15 +106,15 @@ def to_plain(cfg: DictConfig) -> dict[str, Any]:
 
 
 def to_yaml(tree: Mapping[str, Any], choices: Mapping[str, str]) -> str:
-    """The text of a SNAPSHOT."""
+    """Return the text of a SNAPSHOT."""
     chosen = "".join(f" {group}={preset}" for group, preset in choices.items())
     head = f"# agentgrpo resume {tree['run']['dir']!r}\n" + (f"# composed from{chosen}\n" if chosen else "")
     return head + OmegaConf.to_yaml(OmegaConf.create(dict(tree)))
 
 
 def read_snapshot(path: Path) -> dict[str, Any]:
-    """A run's configuration, unresolved, read as data that may come from anybody: only known groups, nothing that a
-    library would act on (`hydra`, `defaults`, `_target_`), no resolver but oc.env. Raises ConfigError."""
+    """Read a run's unresolved configuration as untrusted data: it may have only known groups, no key that a library
+    would act on (`hydra`, `defaults`, `_target_`), and no resolver but oc.env. Raises ConfigError."""
     try:
         refuse_special_files(path.parent)
         refuse_endless(yaml.safe_load(path.read_text("utf-8")), path)  # OmegaConf would write aliases out
@@ -135,7 +135,7 @@ def read_snapshot(path: Path) -> dict[str, Any]:
 
 
 def _renamed(config: dict[str, Any]) -> dict[str, Any]:
-    """As it is written today: a run of older versions has its loss's parameters beside `algorithm.loss`."""
+    """Move parameters of the loss to their current place: older versions have them beside `algorithm.loss`."""
     algorithm = config.get("algorithm")
     if isinstance(algorithm, dict):
         of_loss = {new: algorithm.pop(old) for old, new in _LOSS_ARGS.items() if old in algorithm}
@@ -145,24 +145,24 @@ def _renamed(config: dict[str, Any]) -> dict[str, Any]:
 
 
 def read_preset(configs: Path, group: str, name: str) -> dict[str, Any]:
-    """What group=name says, with the presets of its group that it builds upon and those of groups inside it. For a job
-    that is under way, where Hydra composes nothing else."""
+    """Return the settings of group=name, including the presets of its group that it builds upon and the presets of
+    inner groups. For a job under way, where Hydra cannot compose another configuration."""
     return Presets([configs], {}).read(group, name)
 
 
 @dataclass(frozen=True)
 class Presets:
-    """The files of all presets."""
+    """Reader of the preset files."""
 
     folders: Sequence[Path]
-    """Where they are: ours, then the user's."""
+    """Folders of presets: the package's, then the user's."""
     names: Mapping[str, Sequence[str]]
-    """group -> its presets."""
+    """group -> names of its presets."""
     _trees: dict[tuple[str, str], dict[str, Any]] = field(default_factory=dict)
     _files: dict[tuple[str, str], dict[str, Any]] = field(default_factory=dict)
 
     def read(self, group: str, name: str) -> dict[str, Any]:
-        """See read_preset. Whoever asks does not change it."""
+        """Return the settings of a preset (see read_preset). The result is shared: do not change it."""
         if (group, name) not in self._trees:
             self._trees[group, name] = self._read(group, name)
         return self._trees[group, name]
@@ -181,7 +181,7 @@ class Presets:
         return cast(dict[str, Any], OmegaConf.to_container(merged))
 
     def declares(self, group: str, name: str) -> dict[str, str]:
-        """group -> preset, of the other groups in which the preset chooses one; nothing of a preset without a file."""
+        """Return group -> preset for other groups in which this preset chooses one; {} if it has no file."""
         if name not in self.names.get(group, ()):
             return {}
         found: dict[str, str] = {}
@@ -195,7 +195,7 @@ class Presets:
         return found
 
     def default(self, group: str) -> str:
-        """The preset that a group has where nobody chooses one; "" where it has none."""
+        """Return the default preset of a group; "" if the group has no default."""
         outer, _, inner = group.partition("/")
         layers = self.file("", "config")["defaults"]
         found = {key: str(preset) for layer in layers if isinstance(layer, dict) for key, preset in layer.items()}
@@ -205,7 +205,7 @@ class Presets:
         return next((str(layer[inner]) for layer in layers if isinstance(layer, dict) and inner in layer), "")
 
     def file(self, group: str, name: str) -> dict[str, Any]:
-        """What it holds, by itself."""
+        """Return the content of a preset's own file."""
         if (group, name) not in self._files:
             files = [folder / group / f"{name}.yaml" for folder in self.folders]
             text = next((file for file in files if file.is_file()), files[0]).read_text("utf-8")
@@ -217,8 +217,8 @@ class Presets:
 
 
 def of_presets(known: Presets, chosen: Mapping[str, str]) -> Composition:
-    """From the presets, as the command line chooses them. chosen: group -> the one to begin with, where it is not that
-    of config.yaml; no experiment chooses another algorithm then."""
+    """Return the composition of the presets that the command line chooses. chosen: group -> default preset instead of
+    the default in config.yaml; no experiment can then choose another algorithm."""
     _admit_own(known)
     if chosen:
         primary = cast(dict[str, Any], OmegaConf.to_container(OmegaConf.load(known.folders[0] / "config.yaml")))
@@ -239,14 +239,14 @@ def of_presets(known: Presets, chosen: Mapping[str, str]) -> Composition:
 
 
 def swept() -> tuple[Path, tuple[str, ...]]:
-    """Of the job of a sweep that is under way: its directory, which Hydra has made, and its overrides."""
+    """Return the directory, made by Hydra, and the overrides of the current job of a sweep."""
     given = HydraConfig.get()
     return Path(given.runtime.output_dir), tuple(given.overrides.task)
 
 
 def run_of(checkpoint: str | None, overrides: Sequence[str]) -> str | None:
-    """RUN for RUN/checkpoints/step-000040 where RUN has its configuration and the overrides choose no experiment: a
-    checkpoint is evaluated as what it was trained as. None = compose as usual."""
+    """Return RUN for RUN/checkpoints/step-000040 if RUN has its configuration and the overrides choose no experiment: a
+    checkpoint is evaluated with the settings of its training. None = compose as usual."""
     if checkpoint is None or any(o.key_or_group == "experiment" for o in parse(overrides)):
         return None
     run_dir = Path(checkpoint).absolute().parent.parent
@@ -258,8 +258,8 @@ _FILES = ("path", "questions", "corpus", "web_corpus")
 
 
 def _refuse_elsewhere(snapshot: Mapping[str, Any], run_dir: Path, given: Set[str]) -> None:
-    """Raise ConfigError for a file that the run names from the directory in which it was begun, where that is another
-    one. given: keys that the command line sets."""
+    """Raise ConfigError for a file whose relative path is only valid in the directory where the run was begun, if that
+    is another directory. given: keys that the command line sets."""
     written = Path(str(snapshot["run"].get("dir") or ""))
     parts, here = written.parts, run_dir.resolve()
     if not parts or written.is_absolute() or here.parts[-len(parts) :] != parts:
@@ -280,9 +280,10 @@ def _leaves(tree: Mapping[str, Any], above: str = "") -> Iterator[tuple[str, Any
 
 
 def of_run(overrides: Sequence[str], known: Presets, run_dir: str, *, resumes: bool) -> tuple[Composition, list[str]]:
-    """From a run's own configuration, wherever its directory is now: to go on in it (`resumes`), or for another run, in
-    which a preset that the overrides choose takes the place of what the run has there. What it may not do by itself
-    (config.admission) the overrides must say. Returns them, too, without what the run has already."""
+    """Return the composition of a run's own configuration, wherever its directory is now: to resume the run
+    (`resumes`), or for another run, in which presets that the overrides choose replace the run's groups. Settings that
+    a configuration may not choose by itself (config.admission) must be among the overrides. Also returns the overrides
+    without presets that the run has already."""
     snapshot = read_snapshot(Path(run_dir) / SNAPSHOT)
     if resumes:
         refuse_links_out(Path(run_dir))
@@ -298,7 +299,7 @@ def of_run(overrides: Sequence[str], known: Presets, run_dir: str, *, resumes: b
     configs = known.folders[0]
     primary = cast(dict[str, Any], OmegaConf.to_container(OmegaConf.load(configs / "config.yaml")))
     quiet = [d for d in primary["defaults"] if isinstance(d, dict) and next(iter(d)).startswith("override hydra/")]
-    for group in _NEWER:  # in their default preset, which is as it was without them
+    for group in _NEWER:  # their default preset changes nothing
         snapshot.setdefault(group, {**known.read(group, known.default(group))})
     presets: dict[str, str] = {}
     for group in _OF_EVALUATIONS:
@@ -333,7 +334,7 @@ def of_run(overrides: Sequence[str], known: Presets, run_dir: str, *, resumes: b
 
 
 def _chosen(overrides: Sequence[str], known: Presets) -> dict[str, str]:
-    """group -> the preset that is chosen, or that one of these declares."""
+    """Return group -> preset for all presets that are chosen, or declared by a chosen preset."""
     named = {o.key_or_group: o.get_value_string() for o in parse(overrides) if o.key_or_group in known.names}
     declared = {group: preset for other in named.items() for group, preset in known.declares(*other).items()}
     return {**declared, **named}
@@ -345,7 +346,7 @@ def _part(config: Mapping[str, Any], group: str) -> Any:
 
 
 def _admit_own(known: Presets) -> None:
-    """Give every group whose parts may be the user's code the preset OWN, where no file is it."""
+    """Give every group whose parts may be user code the preset OWN, unless a file defines it."""
     for group, names in known.names.items():
         if OWN not in names and takes_code(group) and kind_of(group) not in ("tool", "term"):
             ConfigStore.instance().store(group=group, name=OWN, node={"name": "???"})
@@ -359,7 +360,7 @@ def _job(cfg: DictConfig, config: dict[str, Any], run_dir: str | None) -> Job:
     run = config.get("run")
     given = run_dir or (run.get("dir") if isinstance(run, dict) else None)
     if isinstance(given, str) and not given.strip():
-        raise ConfigError("run.dir='' names no directory; leave it out for one of its own, or give one such as runs/x")
+        raise ConfigError("run.dir='' names no directory; leave it out for a new directory, or give one such as runs/x")
     checked = {**config, "run": {**run, "dir": given or "not chosen yet"}} if isinstance(run, dict) else config
     overridden = tuple(HydraConfig.get().overrides.task)
     try:
@@ -380,13 +381,13 @@ def _job(cfg: DictConfig, config: dict[str, Any], run_dir: str | None) -> Job:
 
 
 def _as_given(group: str, overrides: Sequence[str]) -> str:
-    """trainer.lr for the group trainer, which there is not, as the command line has it."""
+    """Return an unknown group as the key on the command line: trainer.lr for the group trainer."""
     keys = [text.split("=")[0].lstrip("+~") for text in overrides]
     return next((key for key in keys if key.startswith(f"{group}.")), group)
 
 
 def _misfit(error: str, choices: Mapping[str, str], overrides: Sequence[str]) -> str:
-    """What to add to the refusal of a key that the user did not write: an experiment has set it, for another preset."""
+    """Explain the refusal of a key that the user did not write: the experiment sets it for another preset; else ""."""
     found = re.match(r"unknown key ([\w.]+);", error)
     experiment = choices.get("experiment", "none")
     if found is None or experiment == "none" or any(o.split("=")[0].lstrip("+~") == found[1] for o in overrides):
@@ -399,18 +400,18 @@ def _misfit(error: str, choices: Mapping[str, str], overrides: Sequence[str]) ->
 
 
 def _dir_of_job(name: str) -> str:
-    """A fresh one; in a sweep the job's own, which Hydra has made."""
+    """Return a fresh run directory; in a sweep, the job's directory, which Hydra has made."""
     is_swept = HydraConfig.get().mode == RunMode.MULTIRUN
     return str(HydraConfig.get().runtime.output_dir) if is_swept else fresh_dir(name)
 
 
 def fresh_dir(name: str) -> str:
-    """runs/<name>-<time>-<4 hex>, made here so that nobody else has it."""
+    """Make and return runs/<name>-<time>-<4 hex>, a directory that nobody else has."""
     label = re.sub(r"[^\w.-]+", "-", name)
     while True:
         path = Path("runs", f"{label}-{time_stamp()}-{secrets.token_hex(2)}")
         try:
-            if Launch.of().rank == 0:  # whose directory it will be
+            if Launch.of().rank == 0:  # the first process owns the directory
                 path.mkdir(parents=True)
         except FileExistsError:
             continue
@@ -422,11 +423,11 @@ def fresh_dir(name: str) -> str:
 
 
 def run_hydra(job: Callable[[Any], float | None], name: str, argv: Sequence[str], configs: Path) -> None:
-    """Compose `name` from the presets in `configs` and call `job` with the tree, once for each job; with flags such as
-    --cfg only show.
+    """Compose `name` from the presets in `configs` and call `job` with the tree, once for each job. With flags such as
+    --cfg only print it.
 
-    hydra.main reads sys.argv, and lets errors out instead of printing them under HYDRA_FULL_ERROR. It composes twice,
-    the first time to know whether this is a sweep; where nothing can make it one, composing once does."""
+    hydra.main reads sys.argv; with HYDRA_FULL_ERROR it raises errors instead of printing them. It composes twice, first
+    to find out whether this is a sweep. If the command line cannot be a sweep, it is composed here only once."""
     own, searched = _own_presets(argv)
     saved_argv, saved = sys.argv, os.environ.get("HYDRA_FULL_ERROR")
     sys.argv, os.environ["HYDRA_FULL_ERROR"] = ["agentgrpo", *argv], "1"
@@ -446,13 +447,13 @@ def run_hydra(job: Callable[[Any], float | None], name: str, argv: Sequence[str]
         raise _config_error(e, name, argv, configs) from e
     finally:
         sys.argv = saved_argv
-        os.environ.pop("HYDRA_FULL_ERROR", None)  # code from outside may have cleared all of it
+        os.environ.pop("HYDRA_FULL_ERROR", None)  # external code may have cleared the environment
         if saved is not None:
             os.environ["HYDRA_FULL_ERROR"] = saved
 
 
 def _own_presets(argv: Sequence[str]) -> tuple[list[str], list[str]]:
-    """(argv without --config-dir DIR, the override that says the same)."""
+    """Return (argv without --config-dir DIR, the override that replaces it)."""
     if argv.count("--config-dir") != 1 or argv[-1] == "--config-dir":
         return [*argv], []
     at = argv.index("--config-dir")
@@ -461,7 +462,7 @@ def _own_presets(argv: Sequence[str]) -> tuple[list[str], list[str]]:
 
 
 def _config_error(error: Exception, name: str, argv: Sequence[str], configs: Path) -> ConfigError:
-    """Hydra's word for it in our form: a key that does not exist with those that do."""
+    """Turn an error of Hydra into a ConfigError; an unknown key is reported with the known keys."""
     cause, path, keys = error.__cause__, "", []
     if isinstance(cause, ConfigAttributeError | ConfigKeyError) and isinstance(cause.parent_node, DictConfig):
         path, keys = str(cause.full_key), [str(key) for key in cause.parent_node if key != "hydra"]

@@ -1,4 +1,4 @@
-"""The presets that come along, as files: where they are, and which settings they have."""
+"""The package's preset files: their location, and their settings."""
 
 from __future__ import annotations
 
@@ -15,22 +15,22 @@ MOST_HINTS = 3
 
 
 def configs_dir() -> Path:
-    """The presets: inside an installed package, beside the package in a checkout."""
+    """Return the folder of presets: inside an installed package, beside the package in a checkout."""
     package = Path(agentgrpo.__file__).parent
     inside = package / "_configs"
     return inside if inside.is_dir() else package.parent / "configs"
 
 
 def settings_called(key: str) -> str:
-    """ " Did you mean run.keep_last?" for the last word of a setting without its group, in letters of any case; "" for
-    a word that no preset has, or too many."""
+    """Return " Did you mean run.keep_last?" for a setting's last word without its group, in upper or lower case; "" if
+    no preset has the word, or too many have it."""
     found = _settings().get(key.lower(), ())
     return f" Did you mean {' or '.join(found)}?" if 0 < len(found) <= MOST_HINTS else ""
 
 
 @cache
 def _settings() -> Mapping[str, tuple[str, ...]]:
-    """The last word of a setting -> the settings of that name."""
+    """Return the last word of a setting -> the settings with this word."""
     settings: dict[str, dict[str, None]] = {}
     for file in sorted(configs_dir().rglob("*.yaml")):
         group = file.parent.relative_to(configs_dir()).parts

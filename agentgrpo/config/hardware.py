@@ -1,6 +1,4 @@
-"""The YAML group `hardware`: where a run computes, in which precision, and how it fits into memory; which of several
-processes this one is.
-"""
+"""The YAML group `hardware`: a run's device, precision and memory use; also the rank of this process among several."""
 
 from __future__ import annotations
 
@@ -21,79 +19,78 @@ class Hardware:
 
     device: str = "cpu"
     dtype: Literal["float32", "bfloat16"] = "float32"
-    """Of the weights that sample and are trained. bfloat16: half the memory; the updates go to a float32 copy that the
-    optimizer keeps, so that none is lost."""
+    """Type of the weights that are sampled from and trained. bfloat16: half the memory; updates go to a float32 copy in
+    the optimizer, so that no update is lost."""
     mixed_precision: Literal["no", "bf16"] = "no"
-    """bf16: the trainer's products in bfloat16 (autocast) on weights of `dtype`. The engine samples in `dtype`; what
-    this makes of the log-probs is the metric policy/logprob_gap_max."""
+    """bf16: the trainer's products in bfloat16 (autocast) on weights of `dtype`. The engine samples in `dtype`; the
+    resulting difference of log-probs is the metric policy/logprob_gap_max."""
     activation_checkpointing: bool | None = None
-    """Compute each decoder layer a second time for its gradient instead of keeping what it computed: a third more work,
-    far less memory. null = for passes of more than tokens_per_micro_batch tokens; with fsdp for none."""
+    """Recompute each decoder layer for its gradient instead of keeping its activations: a third more work, far less
+    memory. null = for passes of more than tokens_per_micro_batch tokens; with fsdp never."""
     tokens_per_micro_batch: Count | None = None
-    """Input tokens of one forward and backward pass of the trainer; a longer sample has a pass of its own. null = as
-    many as keep about a GiB for the backward pass, from 1024 to 4096."""
+    """Input tokens of one forward and backward pass of the trainer; a longer sample has a separate pass. null = 1024 to
+    4096, so that a pass keeps about a GiB for its backward pass."""
     head_chunk_tokens: Count = 256
-    """Trained tokens whose logits exist at a time: so many times the vocabulary numbers."""
+    """Trained tokens whose logits exist at a time: this number times the vocabulary size."""
     threads: Count | None = None
-    """null = OMP_NUM_THREADS where it is set, else one per CPU, at most 2."""
+    """Compute threads; null = OMP_NUM_THREADS if it is set, else one per CPU, at most 2."""
     strategy: Literal["ddp", "fsdp"] = "ddp"
-    """Of several processes. Each rolls out its share of a step's tasks and computes its share of the gradient; all
-    take the same step. ddp: each with all of the weights and of the optimizer's state. fsdp: each with its share of
-    them for the decoder layers (FSDP2), and with all the weights once more to sample from."""
+    """Strategy of several processes. Each process rolls out its share of a step's tasks and computes its share of the
+    gradient; all take the same step. ddp: each process has all weights and the whole optimizer state. fsdp: each
+    process has its share of both for the decoder layers (FSDP2), and a copy of all weights to sample from."""
     memory_gib: Positive | None = None
-    """Of one device, for `agentgrpo plan` alone; null = what this machine has."""
+    """Memory of one device, only for `agentgrpo plan`; null = the memory of this machine."""
     peak_tflops: Positive | None = None
-    """Of one device in bfloat16, as its maker states it, for `agentgrpo plan` alone; null = measured, in `dtype`, where
-    the device is here."""
+    """Maker's figure for one device in bfloat16, only for `agentgrpo plan`; null = measured, in `dtype`, if present."""
     bandwidth_gib_s: Positive | None = None
-    """Of its memory, likewise."""
+    """Memory bandwidth of one device, only for `agentgrpo plan`; null = measured, likewise."""
     process_timeout_s: Positive = 60.0
-    """Without a sign of life for so long a process counts as lost, and the run ends on all of them."""
+    """Seconds without a sign of life after which a process counts as lost and the run ends on all processes."""
 
     def __post_init__(self) -> None:
         check("hardware", self)
 
     @property
     def rounds(self) -> bool:
-        """Whether log-probs of engine and trainer differ by rounding: in half precision it depends on the batch."""
+        """Whether log-probs of engine and trainer differ by rounding, which depends on the batch in half precision."""
         return self.dtype != "float32" or self.mixed_precision != "no"
 
     @property
     def num_threads(self) -> int:
-        """Compute threads."""
+        """Number of compute threads."""
         return self.threads or usual_threads()
 
 
 _VARIABLES = (
     ("RANK", "WORLD_SIZE", "LOCAL_RANK"),  # accelerate launch, torchrun
     ("SUBMITIT_LOCAL_GLOBALID", "SUBMITIT_LOCAL_NTASKS", "SUBMITIT_LOCAL_LOCALID"),  # hydra/launcher=submitit_local
-    ("SLURM_PROCID", "SLURM_STEP_NUM_TASKS", "SLURM_LOCALID"),  # srun, which alone sets the second of them
+    ("SLURM_PROCID", "SLURM_STEP_NUM_TASKS", "SLURM_LOCALID"),  # srun; only srun sets the second variable
 )
-"""Rank, size and rank on the machine, as launchers say them. The second says that it is a launcher's process: in a
-batch script or a shell of SLURM there is one process, whatever SLURM_NTASKS says."""
+"""Variables of launchers: rank, number of processes, and rank on the machine. The second variable shows that a launcher
+started this process: a batch script or shell of SLURM is a single process, whatever SLURM_NTASKS is."""
 
 
 class Launch(NamedTuple):
-    """Which of the processes that were started together this one is, and where the first of them is to be met."""
+    """Rank of this process among those that were started together, and the address of the first process."""
 
     rank: int = 0
     size: int = 1
     local_rank: int = 0
-    """Among those of its machine."""
+    """Rank among the processes of its machine."""
     address: str = "127.0.0.1"
     port: int = 29500
 
     @classmethod
     def of(cls, environment: Mapping[str, str] = os.environ) -> Launch:
-        """As accelerate launch and torchrun say it, or else submitit, or srun; one process where nobody does. Raises
-        ConfigError for variables that contradict themselves."""
+        """Read the variables of accelerate launch and torchrun, or else submitit, or else srun; without them, this is a
+        single process. Raises ConfigError for contradictory variables."""
         e = environment
         names = next((names for names in _VARIABLES if names[1] in e), None)
         if names is None:
-            if e.get("SLURM_PROCID", "0") != "0":  # no batch script is that
+            if e.get("SLURM_PROCID", "0") != "0":  # impossible for a batch script
                 raise ConfigError(
-                    f"SLURM_PROCID={e['SLURM_PROCID']} and no SLURM_STEP_NUM_TASKS, so that it is unknown of how many "
-                    "processes this is one; start them by srun, or set WORLD_SIZE, RANK and LOCAL_RANK"
+                    f"SLURM_PROCID={e['SLURM_PROCID']} and no SLURM_STEP_NUM_TASKS, so the number of processes is "
+                    "unknown; start them by srun, or set WORLD_SIZE, RANK and LOCAL_RANK"
                 )
             return cls()
         try:
@@ -108,7 +105,7 @@ class Launch(NamedTuple):
         return cls(rank, size, local_rank, address, port)
 
     def variables(self) -> dict[str, str]:
-        """The same as variables, for libraries."""
+        """Return the rank and address as environment variables, for libraries."""
         return {
             "RANK": str(self.rank),
             "WORLD_SIZE": str(self.size),
@@ -119,7 +116,7 @@ class Launch(NamedTuple):
 
 
 def speaks() -> bool:
-    """Of several processes on a machine one says what all of them have been told wrong."""
+    """Whether this process reports mistakes that all processes of the machine have in common: only the first does."""
     try:
         return Launch.of().local_rank == 0
     except ConfigError:
@@ -127,6 +124,6 @@ def speaks() -> bool:
 
 
 def _first_host(nodes: str) -> str:
-    """node[003-004,007],x1 -> node003."""
+    """Return the first host of a SLURM list: node[003-004,007],x1 -> node003."""
     match = re.match(r"([^,\[]*)(?:\[(\d+))?", nodes)
     return match[1] + (match[2] or "") if match else ""

@@ -1,11 +1,11 @@
-"""What follows from what a command line names: the presets that it means and does not say.
+"""Presets that a command line implies without naming them.
 
-    environment.dataset=chain_sum    environment=reasoning_gym, the only preset that has this key
+    environment.dataset=chain_sum    environment=reasoning_gym, the only preset with this key
     tools=[calculator]               environment=tools, which calls them
     task.questions=Q, no corpus      environment=single_turn, which searches nothing
     environment=tools                reward=calls, as the preset's own file declares
 
-A preset that is named wins, be it on the command line or in an experiment that is named there.
+A preset that is named on the command line, or in an experiment named there, takes precedence.
 """
 
 from __future__ import annotations
@@ -23,27 +23,27 @@ from agentgrpo.config.overrides import OPEN, OWN, brought, is_group, makes_room,
 from agentgrpo.core.errors import ConfigError
 
 _OWNED = ("task", "demonstrations", "engine", "retriever", "counterfactual", "judge", "environment", "model")
-"""Groups of which a key says which preset is meant: theirs differ in their keys, and not in values alone."""
+"""Groups in which a key can imply a preset, because their presets differ in keys and not only in values."""
 _CORPORA = ("task.corpus", "task.web_corpus")
 _QUESTIONS = ("task.questions", "task.sources.")
 _SEARCHES = ("jsonl", "questions")
-"""Task presets with questions of the user's, which may have a corpus or not."""
+"""Task presets with the user's questions, with or without a corpus."""
 _RECIPE = "laptop"
 _SMALLEST, _LARGEST = 50_000_000, 500_000_000
-"""Weights of the chat models that the recipe is for."""
+"""Smallest and largest number of weights of the chat models that the recipe is for."""
 
 
 class Implied(NamedTuple):
-    """overrides: what is meant, the implied presets first. notes: why, a line for each."""
+    """overrides: the complete overrides, implied presets first. notes: the reasons, a line for each preset."""
 
     overrides: list[str]
     notes: list[str]
 
 
 def implied(overrides: Sequence[str], presets: Presets, *, learns: bool = True) -> Implied:
-    """Normalised overrides with the presets that they imply, and the notes on these. learns: the run learns by
-    reinforcement, and there is a recipe for that. Raises ConfigError for a key that several presets have, and for a key
-    that the chosen preset does not have."""
+    """Return normalised overrides with the presets that they imply, and notes on these presets. learns: the run uses
+    reinforcement learning, for which there is a recipe. Raises ConfigError for a key that several presets have, and for
+    a key that the chosen preset lacks."""
     line = _Line([*overrides], presets)
     notes = [*line.tools(), *line.renamed(), *line.one_turn(), *line.owners(), *line.tested()]
     if own := brought(line.overrides):
@@ -67,7 +67,7 @@ class _Line:
 
     @property
     def named(self) -> dict[str, str]:
-        """group -> the preset that the command line names; "" for several, as in a sweep."""
+        """Return group -> the preset that the command line names; "" for several presets, as in a sweep."""
         return {
             o.key_or_group: "" if o.is_sweep_override() or o.is_delete() else o.get_value_string()
             for o in self.parsed
@@ -76,7 +76,7 @@ class _Line:
 
     @property
     def keys(self) -> list[str]:
-        """Those that are set and not added; of mappings by the user's own names the mapping."""
+        """Return the keys that are set, not added; for keys in a mapping with the user's own names, the mapping."""
         lines = [(o.key_or_group, o.is_add() or o.is_force_add() or o.is_delete()) for o in self.parsed]
         keys = [(next((path for path in OPEN if key.startswith(path)), key), adds) for key, adds in lines]
         return [key for key, adds in keys if "." in key and (key in OPEN or not adds)]
@@ -88,12 +88,12 @@ class _Line:
 
     @property
     def is_open(self) -> bool:
-        """Whether no experiment chooses an environment, and what goes with it."""
+        """Whether no experiment chooses an environment and its related presets."""
         return bool(self.experiment) and "environment" not in self.presets.declares("experiment", self.experiment)
 
     @property
     def is_small(self) -> bool:
-        """Whether a chat model is trained on a CPU that is as small as those the recipe was measured with."""
+        """Whether a chat model trains on a CPU and is as small as those that the recipe was measured with."""
         said = {o.key_or_group: o.value() for o in self.parsed}
         is_other = self.chosen("engine")[0] != "hf" or self.chosen("hardware")[0] != "cpu"
         if is_other or said.get("hardware.device", "cpu") != "cpu" or any(key.startswith("model.lora") for key in said):
@@ -101,7 +101,7 @@ class _Line:
         return _SMALLEST <= _weights(self._shape(said)) <= _LARGEST
 
     def _shape(self, said: Mapping[str, Any]) -> Mapping[str, Any]:
-        """The keys of the model's config.json, as far as they are known before it is fetched."""
+        """Return the keys of the model's config.json, as far as they are known before the model is fetched."""
         path, preset = said.get("model.path"), self.named.get("model", "")
         file = Path(str(path)).expanduser() / "config.json"
         if path is not None and file.is_file():
@@ -115,7 +115,8 @@ class _Line:
         return {}
 
     def chosen(self, group: str) -> tuple[str, str]:
-        """The preset of a group, "" where there is none to tell, and who chooses it; nobody: the default."""
+        """Return the preset of a group, "" if it is unknown, and the choice that sets it; "" = the default or an
+        experiment that is not named."""
         named, chooses = self.named, self.presets.declares
         if group in named:
             return named[group], group
@@ -135,26 +136,26 @@ class _Line:
 
     @property
     def has_tools(self) -> bool:
-        """Whether tools are named."""
+        """Whether the command line names tools."""
         chosen = [self.named["tools"]] if "tools" in self.named else []
         parts = [o.key_or_group for o in self.parsed if o.key_or_group.startswith("tools.") and not o.is_delete()]
         return bool(parts) or any(preset not in ("none", "[]") for preset in chosen)
 
     def tools(self) -> Iterator[str]:
-        """Tools are called in environment=tools, where nobody names another one."""
+        """Imply environment=tools for tools, unless another environment is named."""
         is_free = "environment" not in self.named and self.is_open and not self._lacking("environment", "tools")
         if is_free and self.has_tools:
             yield self.choose("environment", "tools", "tools are called")
 
     def renamed(self) -> Iterator[str]:
-        """What is to be remembered brings its questions along."""
+        """Rename task.questions to task.path for task=memory_files, whose files contain their questions."""
         if self.chosen("task")[0] == "memory_files" and "task" not in self.named and "task.questions" in self.keys:
             lines = [re.sub(r"^task\.questions=", "task.path=", line) for line in self.overrides]
             self.parsed = list(parse(lines))
             yield "task.questions of task=memory_files is task.path"
 
     def owners(self) -> Iterator[str]:
-        """The one preset that has a key of its group."""
+        """Imply the only preset of a group that has a given key."""
         groups = dict.fromkeys(self._group_of(key) for key in self.keys)
         for group in sorted(filter(None, groups), key=lambda g: (g != "environment", g)):
             current, by = self.chosen(group)
@@ -169,7 +170,7 @@ class _Line:
                 yield self.choose(group, heads[0], f"no other preset has {lacking[0]}")
 
     def one_turn(self) -> Iterator[str]:
-        """Without anything to search, a question is answered at once."""
+        """Imply environment=single_turn for questions without a corpus to search."""
         keys = [o.key_or_group for o in self.parsed]
         asks = any(key.startswith(_QUESTIONS) for key in keys) and self.chosen("task")[0] in _SEARCHES
         named = any(group.partition("/")[0] in ("environment", "retriever") for group in self.named)
@@ -178,14 +179,14 @@ class _Line:
             yield self.choose("environment", "single_turn", "there is no task.corpus to search")
 
     def tested(self) -> Iterator[str]:
-        """Tests of the user's own are what pays."""
+        """Imply reward=environment for the user's own tests."""
         tests = [o for o in self.parsed if o.key_or_group == "environment.tests.name" and o.value() != "none"]
         preset, by = self.chosen("reward")
         if tests and self.is_open and by != "reward" and preset != "environment":
             yield self.choose("reward", "environment", str(tests[0].input_line))
 
     def declared(self) -> Iterator[str]:
-        """What the environment that was named, or follows, chooses by itself."""
+        """Note the presets that the named or implied environment chooses by itself."""
         preset, _ = self.chosen("environment")
         if not self.is_open or "environment" not in self.named or not preset:
             return
@@ -201,7 +202,7 @@ class _Line:
     # --- keys and presets
 
     def _group_of(self, key: str) -> str:
-        """The group whose presets may have the key: that of a part inside, where the outer preset has such a part."""
+        """Return the group whose presets may have the key: an inner group if the outer preset has such a part."""
         outer, *rest = key.split(".")
         if outer not in _OWNED:
             return ""
@@ -212,7 +213,7 @@ class _Line:
         return outer
 
     def _lacking(self, group: str, preset: str) -> list[str]:
-        """The keys of the group that the preset does not have, nor the experiment by itself."""
+        """Return the keys of the group that neither the preset nor the experiment has."""
         if not preset or preset not in self.presets.names.get(group, ()):
             return []
         keys = [key for key in self.keys if self._group_of(key) == group and not self._has(group, preset, key)]
@@ -225,7 +226,7 @@ class _Line:
         return node.get("name") != "???" and _leads(node, key.split(".")[group.count("/") + 1 :])
 
     def _heads(self, group: str, owners: Sequence[str]) -> list[str]:
-        """Of presets that lead to the same class, the one that is called as it."""
+        """Reduce presets with the same class to the preset that is named like the class, if there is one."""
         names = [str(self.presets.read(group, owner).get("name")) for owner in owners]
         return list(dict.fromkeys(name if name in owners else o for name, o in zip(names, owners, strict=True)))
 
@@ -239,7 +240,7 @@ class _Line:
 
 
 def _leads(node: Any, path: Sequence[str]) -> bool:
-    """Whether the path is one of the tree, or ends where all names are the user's own."""
+    """Whether the tree has the path, or has an open mapping for the user's own names on the way."""
     for part in path:
         if node == {} or isinstance(node, list):
             return True
@@ -250,7 +251,7 @@ def _leads(node: Any, path: Sequence[str]) -> bool:
 
 
 def _weights(shape: Mapping[str, Any]) -> int:
-    """How many a decoder of this shape has, norms and biases aside; 0 where it is not known."""
+    """Return the number of weights of a decoder of this shape, norms and biases aside; 0 if unknown."""
     try:
         hidden, layers, heads = (shape[key] for key in ("hidden_size", "num_hidden_layers", "num_attention_heads"))
         head = shape.get("head_dim") or hidden // heads

@@ -1,7 +1,7 @@
-"""What other frameworks (TRL, verl, Search-R1, OpenRLHF, SkyRL, prime-rl, transformers) and papers call a setting, or a
-preset, and what it is called here.
+"""Names of settings and presets in other frameworks (TRL, verl, Search-R1, OpenRLHF, SkyRL, prime-rl, transformers) and
+papers, with their names here.
 
-Whoever comes from there writes their word once: the refusal of an unknown key or preset says ours.
+The refusal of an unknown key or preset gives the name that is used here.
 """
 
 from __future__ import annotations
@@ -11,8 +11,8 @@ from collections.abc import Mapping
 from agentgrpo.config.registry import ROOT
 
 SETTINGS = frozenset({"algorithm", "engine", "hardware", "model", "optimizer", "rollout", "run"})
-"""Groups of ours in which such a word is looked up. In another one, which may be a part of the user's with words of its
-own, only what leads into that same group is."""
+"""Groups in which every foreign name is looked up. In another group, which may be a user's part with names of its own,
+only foreign names of settings of that same group are looked up."""
 
 OTHER_NAMES: Mapping[str, str] = {
     # --- the loss
@@ -333,7 +333,7 @@ OTHER_NAMES: Mapping[str, str] = {
     "ppo_max_token_len_per_gpu": "hardware.tokens_per_micro_batch",
     "n_gpus_per_node": "hardware=multi_gpu or hardware=fsdp, under accelerate launch",
     "num_processes": "hardware=multi_gpu or hardware=fsdp, under accelerate launch",
-    # --- what else TRL's GRPOConfig and transformers' TrainingArguments have
+    # --- further settings of TRL's GRPOConfig and transformers' TrainingArguments
     "model_init_kwargs": "model.path, with hardware.dtype: a folder's config.json says the rest",
     "trust_remote_code": "model.trust_remote_code, with the commit as model.revision",
     "router_aux_loss_coef": "nothing: no auxiliary loss is added to that of the policy",
@@ -475,7 +475,7 @@ OTHER_NAMES: Mapping[str, str] = {
     "label_names": "task.answers_key",
     **dict.fromkeys(("debug", "skip_memory_metrics"), "run.profile, which says where each step's time goes"),
 }
-"""Their word, or a whole key where a word alone says too little -> ours."""
+"""A foreign name, or a whole key if the last word is too ambiguous -> the name here."""
 
 
 OTHER_PRESETS: Mapping[str, str] = {
@@ -513,11 +513,11 @@ OTHER_PRESETS: Mapping[str, str] = {
     "reward=em": "reward=correctness",
     "reward=exact_match": "reward=correctness, with judge=exact_match",
 }
-"""Their group=preset -> ours."""
+"""Foreign group=preset -> the preset here."""
 
 
 def other_name(key: str) -> str:
-    """ " Here 'beta' is algorithm.kl_coef." for a key such as algorithm.beta; "" for a word that nobody has."""
+    """Return " Here 'beta' is algorithm.kl_coef." for a key such as algorithm.beta; "" for an unknown name."""
     head, word = key.partition(".")[0], key.rpartition(".")[2]
     is_of_others = head not in ROOT or head in SETTINGS
     for name in dict.fromkeys((key, word, key.lower(), word.lower())):
@@ -528,6 +528,6 @@ def other_name(key: str) -> str:
 
 
 def other_preset(group: str, preset: str) -> str:
-    """ " Here that is hardware=single_gpu." for gpu in the group hardware; "" for a word that nobody has."""
+    """Return " Here that is hardware=single_gpu." for gpu in the group hardware; "" for an unknown name."""
     ours = OTHER_PRESETS.get(f"{group}={preset.lower()}")
     return f" Here that is {ours}." if ours else ""

@@ -1,4 +1,4 @@
-"""The overrides of a command line: read in Hydra's grammar, and put into the one spelling that Hydra takes."""
+"""Parse the overrides of a command line in Hydra's grammar, and rewrite them in the spelling that Hydra takes."""
 
 from __future__ import annotations
 
@@ -21,27 +21,27 @@ from agentgrpo.config.registry import REGISTRY, ROOT
 from agentgrpo.core.errors import ConfigError, did_you_mean
 
 _SHORT = {"evidence": "environment/evidence"}
-"""Groups that a command line may name by their last part alone."""
+"""Groups that a command line may name by their last part."""
 OWN = "own"
-"""The preset of a group for code of the user's: it has a name, and every key that the code takes."""
+"""The preset of a group for user code: it has a name, and every key that the code takes."""
 OPEN = (
     *("run.eval.prices", "task.sources", "task.corpus_keys", "algorithm.loss_args", "algorithm.advantage_args"),
     *("environment.settings", "environment.args"),
 )
-"""Mappings by the user's own names."""
+"""Mappings whose keys are the user's own names."""
 _BROUGHT = ("task.questions", "task.corpus", "task.sources", "suite")
 _BESIDE_SUITE = ("task=suite", "reward=shaped", "judge=exact_match")
-"""What a run with a suite has itself."""
+"""Presets of a run with a suite."""
 _WITH_TASKS = ("reasoning_gym", "textarena", "gymnasium", "openenv", "verifiers", "memory", "memory_llm")
 """Presets of the environment that choose their own tasks."""
 
 
 def normalise(overrides: Sequence[str], presets: Mapping[str, Sequence[str]], *, sweep: bool) -> list[str]:
-    """The overrides as Hydra takes them: +group=preset as group=preset, retriever.web=preset as retriever/web=preset,
-    tools.mine.name=x as ++tools.mine.name=x, evidence=preset as
-    environment/evidence=preset, group=module:Class as what names that code in the group (_of_user).
-    Raises ConfigError for a preset that does not exist, for several values outside a sweep or for several processes,
-    and for what is no override at all."""
+    """Return the overrides in Hydra's spelling: +group=preset as group=preset, retriever.web=preset as
+    retriever/web=preset, tools.mine.name=x as ++tools.mine.name=x, evidence=preset as environment/evidence=preset, and
+    group=module:Class as the overrides that name this code in the group (_of_user).
+    Raises ConfigError for an unknown preset, for several values outside a sweep, for a sweep of several processes, and
+    for invalid overrides."""
     if sweep and (size := Launch.of().size) > 1:
         raise ConfigError(
             f"a sweep by {size} processes; start them for one run after the other, or have each run started as a job "
@@ -87,21 +87,20 @@ def normalise(overrides: Sequence[str], presets: Mapping[str, Sequence[str]], *,
 
 
 def takes_code(group: str) -> bool:
-    """Whether code of the user's may stand in the place of its presets."""
+    """Whether user code may replace the presets of `group`."""
     kind = kind_of(group)
     return kind in ("tool", "term") or (kind in REGISTRY and kind != "algorithm")
 
 
 def kind_of(group: str) -> str:
-    """Of the parts that the presets of `group` are: tool for tools, term for reward, evidence for
-    environment/evidence."""
+    """Return the kind of parts in a group: tool for tools, term for reward, evidence for environment/evidence."""
     outer, _, inner = group.partition("/")
     return {"tools": "tool", "reward": "term"}.get(outer, inner or ROOT.get(outer, ""))
 
 
 def _of_user(group: str, override: Override) -> list[str]:
-    """What names the user's code in the group, where its value is code: package.module:Name, in a list too where there
-    are several. Tools and terms of the reward are called by the last part; another group's preset is OWN."""
+    """Return the overrides that name user code in the group, if the value is code: package.module:Name, or a list of
+    such names. Tools and reward terms are named by the last part; in other groups the preset is OWN."""
     if override.is_sweep_override() or override.is_delete() or override.package or not takes_code(group):
         return []
     value = override.value()
@@ -119,9 +118,7 @@ def _of_user(group: str, override: Override) -> list[str]:
     presets = [text for text in values if text not in code]
     names = [text.rpartition(":")[2] for text in code]
     if twice := [name for name in names if (names + presets).count(name) > 1]:
-        raise ConfigError(
-            f"{override.input_line} has two of the name {twice[0]}, by which they are told apart; rename one"
-        )
+        raise ConfigError(f"{override.input_line} has two of the name {twice[0]}; names must differ: rename one")
     if kind == "tool":
         chosen = f"[{','.join(presets)}]" if presets else "none"
     elif len(presets) > 1:
@@ -134,7 +131,7 @@ def _of_user(group: str, override: Override) -> list[str]:
 
 
 def _is_code(text: str) -> bool:
-    """Whether it is package.module:Name; raises ConfigError for a file in the place of the module."""
+    """Whether `text` is package.module:Name. Raises ConfigError for a file instead of the module."""
     file, colon, name = text.rpartition(":")
     if colon and file.endswith(".py") and name.isidentifier():
         module = file.removesuffix(".py").removeprefix("./").replace("/", ".")
@@ -143,9 +140,9 @@ def _is_code(text: str) -> bool:
 
 
 def brought(overrides: Sequence[str]) -> list[str]:
-    """The keys by which normalised ones bring something of the user's own that the default experiment has no room for:
-    a model without model=PRESET, questions, a corpus, an environment with tasks, a suite. None where they choose an
-    experiment."""
+    """Return the keys of normalised overrides that bring the user's own data, which does not fit the default
+    experiment: a model without model=PRESET, questions, a corpus, an environment with tasks, a suite. Empty if the
+    overrides choose an experiment."""
     keys = {o.package or o.key_or_group: o for o in parse(overrides) if o.input_line != "suite=none"}
     own = [key for key in keys if key.startswith(_BROUGHT) or (key == "model.path" and "model" not in keys)]
     if "environment" in keys and keys["environment"].get_value_string() in _WITH_TASKS:
@@ -154,8 +151,8 @@ def brought(overrides: Sequence[str]) -> list[str]:
 
 
 def makes_room(own: Sequence[str], overrides: Sequence[str], experiment: str = "none") -> list[str]:
-    """The presets that go with what was `brought`: no experiment but a recipe, and with a suite no task set but its
-    members', and no reward or judge that the environment of a member brings along."""
+    """Return the presets that go with the keys in `own` (see `brought`): a recipe or no experiment. A suite also gets
+    the task set of its members, and a reward and judge that do not depend on a member's environment."""
     chosen = {o.key_or_group.partition(".")[0] for o in parse(overrides) if not o.package}
     has_suite = any(key.startswith("suite") for key in own)
     of_run = [preset for preset in _BESIDE_SUITE if has_suite and preset.partition("=")[0] not in chosen]
@@ -163,8 +160,8 @@ def makes_room(own: Sequence[str], overrides: Sequence[str], experiment: str = "
 
 
 def beside_code(overrides: Sequence[str], held: Set[str]) -> list[str]:
-    """Of normalised ones, as a run's own configuration takes them: without the preset beside code of the user's that
-    the run names already (`held`), for it has the keys of the preset."""
+    """Adapt normalised overrides to a run's own configuration: drop the preset beside user code that the run already
+    names (`held`), because the run has the keys of that preset."""
     code = {o.key_or_group: o.value() for o in parse(overrides) if _is_name(o.value())}
 
     def is_held(line: str) -> bool:
@@ -182,7 +179,8 @@ def _is_name(value: object) -> bool:
 
 
 def place_sweep(overrides: Sequence[str]) -> list[str]:
-    """In a sweep run.dir is the directory that gets a run per job; without it, a fresh one under runs/."""
+    """Return the overrides of a sweep, in which run.dir is the parent directory of the jobs' runs; the default is a
+    fresh one under runs/."""
     places = {o.input_line: o for o in parse(overrides) if o.key_or_group == "run.dir" and not o.is_sweep_override()}
     label = "task" if "experiment=none" in overrides else "experiment"
     fresh = f"runs/${{hydra.runtime.choices.{label}}}-{time_stamp()}-{secrets.token_hex(4)}"
@@ -191,8 +189,8 @@ def place_sweep(overrides: Sequence[str]) -> list[str]:
 
 
 def parse(overrides: Sequence[str]) -> Iterator[Override]:
-    """Raises ConfigError. A value that Hydra's grammar cannot read, and that begins no list or mapping, is a text: a
-    path such as runs/lr=1e-5, or pypi:PACKAGE==VERSION."""
+    """Parse overrides. A value that Hydra's grammar cannot parse and that begins no list or mapping is a text: a path
+    such as runs/lr=1e-5, or pypi:PACKAGE==VERSION. Raises ConfigError."""
     parser = OverridesParser.create()
     for line in overrides:
         key, sign, value = line.partition("=")
@@ -213,28 +211,29 @@ def parse(overrides: Sequence[str]) -> Iterator[Override]:
 
 
 def _is_open(key: str) -> bool:
-    """Whether it lies where names are the user's own, which the tree need not have yet; others are checked later."""
+    """Whether `key` lies in a mapping with the user's own names, so that the tree may lack it. Others are checked
+    later."""
     group, dot, _ = key.partition(".")
     return bool(dot and _holds_parts(group)) or key.startswith(OPEN)
 
 
 def is_group(key: str) -> bool:
-    """Whether it holds presets: task, retriever/web, experiment."""
+    """Whether `key` is a group of presets: task, retriever/web, experiment."""
     return key.partition("/")[0] in (*ROOT, "experiment")
 
 
 def by_key(overrides: Sequence[str]) -> dict[str, Any]:
-    """key -> value of what a command line says; a group's preset counts for nothing that is in its file."""
+    """Return key -> value of the overrides on a command line; keys in the file of a chosen preset are not included."""
     return {o.key_or_group: o.value() for o in parse(overrides)}
 
 
 def swept_values(overrides: Sequence[str]) -> dict[str, list[Any]]:
-    """key -> the values that a sweep gives it one after the other."""
+    """Return key -> its values in a sweep, in order."""
     return {o.key_or_group: _values(o) for o in parse(overrides)}
 
 
 def _chosen(group: str, override: Override) -> Iterator[Any]:
-    """The presets that are chosen; where a group holds parts by name, a list of presets is all of their parts."""
+    """Yield the chosen presets. In a group of parts by name, a list of presets combines their parts."""
     for value in _values(override):
         if isinstance(value, list) and _holds_parts(group):
             yield from (getattr(v, "text", v) for v in value)
@@ -243,7 +242,7 @@ def _chosen(group: str, override: Override) -> Iterator[Any]:
 
 
 def _holds_parts(group: str) -> bool:
-    """Whether it holds any number of parts, by name."""
+    """Whether `group` holds any number of parts by name."""
     return ROOT.get(group, "").endswith("*")
 
 

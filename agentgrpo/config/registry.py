@@ -1,6 +1,6 @@
-"""What may be named in YAML: which name leads to which class, and which node may stand where. Texts only.
+"""The names in YAML: the class of each name, and the kinds of nodes at each key. The values are strings only.
 
-Whoever adds a part adds one line here and one file to configs/.
+To add a part, add one line here and one file to configs/.
 """
 
 from __future__ import annotations
@@ -176,7 +176,7 @@ REGISTRY: Mapping[str, Mapping[str, str] | str] = {
     "advantage": "agentgrpo.grpo.advantages:ADVANTAGES",
     "optimizer": {"adamw": "agentgrpo.training.optimizer:AdamW"},
 }
-"""kind -> {name in YAML: "module:attribute"}, imported when chosen; a text is where a package keeps such a mapping."""
+"""kind -> {name in YAML: "module:attribute"}, imported when chosen. A string is the location of such a mapping."""
 
 UNNAMED: Mapping[str, str] = {
     "rollout": "agentgrpo.config.settings:RolloutSettings",
@@ -198,7 +198,7 @@ UNNAMED: Mapping[str, str] = {
     "episode_limits": "agentgrpo.services.budget:EpisodeLimits",
     "calls": "agentgrpo.services.budget:CallLimits",
 }
-"""Kinds with one implementation: their nodes say no `name`."""
+"""Kinds with one implementation; their nodes have no `name`."""
 
 ROOT: Mapping[str, str] = {
     "task": "task",
@@ -265,17 +265,17 @@ NESTED: Mapping[str, Mapping[str, str]] = {
     "episode_limits": {"calls": "calls"},
     "run": {"eval": "eval"},
 }
-"""kind -> {key: kind of the node there; with a * a mapping of such nodes by name}. "" is the root."""
+"""kind -> {key: kind of the inner node; with a * a mapping of such nodes by name}. "" is the root."""
 
 UNSUITED = "suite"
-"""The task set of a run whose members all have their own."""
+"""The task set of a run in which every member of the suite has its own task set."""
 
 FUNCTIONS: Mapping[str, Mapping[str, str]] = {
     "algorithm": {"loss": "loss", "advantage": "advantage"},
     "environment": {"function": "program", "opponent": "opponent"},
 }
-"""kind -> {key that names a function: kind of the function}: one of that kind, module:function of the user's, or null
-where there is none."""
+"""kind -> {key that names a function: kind of the function}. The value is a function of that kind, the user's
+module:function, or null for no function."""
 
 PROVIDED: Mapping[str, frozenset[str]] = {
     "environment": frozenset({"prices", "call_prices", "describe_tools", "run_files"}),
@@ -283,11 +283,10 @@ PROVIDED: Mapping[str, frozenset[str]] = {
     "evidence": frozenset({"thesaurus"}),
     "reranker": frozenset({"thesaurus"}),
 }
-"""kind -> arguments of plain type that the wiring injects, so that they are no YAML keys."""
+"""kind -> arguments of plain type that the wiring injects and that are therefore no YAML keys."""
 
 FROZEN: frozenset[str] = frozenset({"reader", "validity"})
-"""Kinds of parts that must never see what is trained: neither they nor any part in them are given objects of the
-wiring."""
+"""Kinds of parts that must never see the trained model: they and their inner parts get no objects of the wiring."""
 
 WRAPPERS: Mapping[str, str] = {
     "environment": "agentgrpo.environments.own:own_environments",
@@ -297,24 +296,23 @@ WRAPPERS: Mapping[str, str] = {
     "term": "agentgrpo.rewards.own:FunctionTerm",
     "environment_term": "agentgrpo.rewards.own:EnvironmentTerm",
 }
-"""kind -> the class that makes such a part of a plain function of the user's, which it gets as its first argument."""
+"""kind -> the class that wraps a user's plain function, its first argument, as a part of this kind."""
 
 ADAPTERS: Mapping[str, str] = {"judge": "agentgrpo.judges.judger:as_judge", "term": "agentgrpo.rewards.own:as_term"}
-"""kind -> the function that turns any built object into such a part; it returns a part of this kind unchanged."""
+"""kind -> the function that turns any built object into a part of this kind; such a part is returned unchanged."""
 
 PROGRAMS: Mapping[str, tuple[object, ...]] = {
     "command": (None, "", []),
     "python": (None,),
-    "sandbox": ("bubblewrap", True, False),  # of an environment yes or no: its command is named in either case
+    "sandbox": ("bubblewrap", True, False),  # of an environment true or false: its command is checked in either case
 }
-"""Keys of a tool, the environment or the tasks that start programs of this machine, or let those of the policy out ->
-their values that do not."""
+"""Keys of a tool, the environment or the tasks that start programs on this machine, or let the policy's programs out of
+the sandbox -> harmless values of these keys."""
 
 PACKAGES: Mapping[str, tuple[str, str]] = {"verifiers": ("id", ""), "gymnasium": ("id", ":")}
-"""Name of an environment or task set -> its key that names a package, which is loaded, and what is in a value
-that names one."""
+"""Environment or task set -> its key that can name a package to load, and a string in every value with a package."""
 
 CONNECTS: frozenset[str] = frozenset(
     {"openai", "sglang", "vllm", "http", "brave", "searxng", "serpapi", "serper", "tavily", "fetch", "pages"}
 )
-"""Names of parts that open connections, also where the configuration says no address."""
+"""Names of parts that open connections, even if the configuration gives no address."""

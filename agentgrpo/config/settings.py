@@ -1,5 +1,5 @@
-"""Settings that belong to no single part: plain typed data, built from the YAML groups `run` and `rollout` and
-the nodes `model.lora` and `model.cold_start`."""
+"""Settings that belong to no single part: plain typed data from the YAML groups `run` and `rollout` and the nodes
+`model.lora` and `model.cold_start`."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Criterion = Literal["quality", "thrift", "cost", "pareto"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EvalSettings:
-    """The `run.eval` node: how policies are compared on held-out tasks."""
+    """The `run.eval` node: the comparison of policies on held-out tasks."""
 
     tasks: AtLeastTwo = 500
     """Test tasks, counted from the start of the split."""
@@ -28,20 +28,21 @@ class EvalSettings:
     """Episodes per task at `temperature` (pass@k needs several)."""
     temperature: PositiveOrZero = 1.0
     criterion: Criterion = "quality"
-    """What a PASS takes (run.evaluate.verdict): quality = it is higher; thrift = fewer calls at equal quality; cost =
-    calls that cost less at equal quality; pareto = one of quality and calls is better, the other not worse."""
+    """Condition for a PASS (run.evaluate.verdict): quality = higher quality; thrift = fewer calls at equal quality;
+    cost = lower cost of calls at equal quality; pareto = quality or calls better, the other not worse."""
     margin: PositiveOrZero = 0.02
-    """Largest loss of correctness that still counts as "not lower" (non-inferiority)."""
+    """Largest loss of correctness that counts as "not lower" (non-inferiority)."""
     min_discrimination: float = 0.05
-    """Correctness that the judge must give the policy's answers beyond what it gives answers to other questions."""
+    """Minimum lead of the grades that the judge gives to the policy's answers over those for answers to other
+    questions."""
     prices: Mapping[str, float] = field(default_factory=dict)
-    """Price of one call by its name, for the metric `cost` of what is asked for, paid or replayed. A name that is not
-    here has its price in budget.prices, where there are any, else the agent's own (environments.base.Figures.prices);
-    the same for every reward preset, so that runs compare."""
+    """Price of one call by name, for the metric `cost` of all calls, paid or replayed. A name that is missing here gets
+    its price from budget.prices, if that has any, else from the agent (environments.base.Figures.prices). Prices do not
+    depend on the reward preset, so that runs are comparable."""
     baselines: bool = False
-    """Train two other policies from the start weights, each for the CPU seconds that training has taken, and evaluate
-    them on the same tasks: one on the task set's demonstrations, one by rejection sampling. Three runs instead of one,
-    each with the whole of budget.per_run."""
+    """Train two more policies from the start weights, each for as many CPU seconds as the training, and evaluate them
+    on the same tasks: one on the task set's demonstrations, one by rejection sampling. This makes three runs instead of
+    one, each with the whole of budget.per_run."""
 
     def __post_init__(self) -> None:
         check("run.eval", self)
@@ -49,7 +50,7 @@ class EvalSettings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunSettings:
-    """The `run` group: how a run starts, is watched, saved and ends."""
+    """The `run` group: start, monitoring, checkpoints and end of a run."""
 
     dir: str
     """Run directory."""
@@ -57,8 +58,8 @@ class RunSettings:
     max_steps: Count = 150
     """Optimizer updates; skipped steps count."""
     max_cpu_s: Positive | None = None
-    """Training ends with the first step that has come to so many CPU seconds (of the first process and the programs
-    that it started), or at max_steps; null = no limit. Two equal runs may then end at different steps."""
+    """Training ends with the first step at which this many CPU seconds are used (by the first process and the programs
+    that it started), or at max_steps; null = no limit. With a limit, two equal runs may end at different steps."""
     checkpoint_every: CountOrZero = 25
     """Steps between checkpoints; 0 = none (then the run cannot be resumed)."""
     keep_last: Count = 2
@@ -75,25 +76,25 @@ class RunSettings:
     step_timeout_s: float | None = 3600.0
     """A step whose episodes take longer is abandoned and counted; null = no limit."""
     watchdog_s: float | None = 600.0
-    """A step that takes longer is asked what it is at, and again each time as long has passed. null = never."""
+    """The state of a step that takes longer is reported, and again each time as long has passed. null = never."""
     max_loop_lag_s: float | None = 1.0
-    """A tool, judge or retriever that holds up the event loop of a rollout for longer is named, once. null = never."""
+    """A tool, judge or retriever that holds up a rollout's event loop for longer is reported once. null = never."""
     max_consecutive_skipped_steps: Count = 3
     max_rollbacks: CountOrZero = 3
-    """Times that guards may send a run back to its last good checkpoint; the next time halts it."""
+    """Number of times that guards may send a run back to its last good checkpoint; the next time halts it."""
     max_error_fraction: PositiveOrZero = 0.5
     """Share of a step's episodes that may fail for infrastructure reasons before the run stops."""
     grace_s: PositiveOrZero = 20.0
-    """Seconds after SIGTERM or Ctrl-C within which the run checkpoints and leaves."""
+    """Seconds after SIGTERM or Ctrl-C within which the run saves a checkpoint and ends."""
     log_with: tuple[str, ...] = ("tensorboard",)
-    """accelerate trackers, where installed: tensorboard, wandb, mlflow, ..."""
+    """accelerate trackers, if installed: tensorboard, wandb, mlflow, ..."""
     screen: str = "auto"
     """auto | live | plain | quiet."""
     record_tokens: bool = True
     """Write token ids, mask and logprobs into the trajectories."""
     profile: bool = False
-    """Share out each step's wall time among its stages: profile.jsonl, time/profile/* on the boards, and a table at the
-    end. It changes no result; on a GPU it waits for the device at every border of a stage, which costs a little."""
+    """Measure the wall time of each stage of a step: profile.jsonl, time/profile/* on the trackers, and a table at the
+    end. It changes no result; on a GPU it waits for the device at every stage border, which costs a little."""
 
     def __post_init__(self) -> None:
         check("run", self)
@@ -101,7 +102,7 @@ class RunSettings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RolloutSettings:
-    """The `rollout` group: how many episodes, and how they are sampled."""
+    """The `rollout` group: number of episodes, and sampling."""
 
     tasks_per_step: Count = 16
     group_size: AtLeastTwo = 8
@@ -115,18 +116,17 @@ class RolloutSettings:
     episode_retries: CountOrZero = 1
     """Fresh attempts, with the same seed, at an episode whose infrastructure failed."""
     episode_timeout_s: float | None = None
-    """Time limit of one episode; past it the episode fails as infrastructure. null = none."""
+    """Time limit of one episode; beyond it the episode fails as infrastructure. null = no limit."""
     stratify_by: str | None = None
-    """Metadata key whose values every batch holds in equal shares, as far as possible."""
+    """Metadata key whose values get equal shares of every batch, as far as possible."""
     refill_rounds: CountOrZero = 0
-    """Dynamic sampling: further rounds of a step at most, each with a task in the place of every one whose group taught
-    nothing. 0 = none."""
+    """Dynamic sampling: maximum further rounds of a step, each with new tasks for zero-variance and failed groups."""
     curriculum: Literal["none", "difficulty"] = "none"
-    """difficulty: tasks are drawn by how often they were answered rightly so far, instead of all in turn."""
+    """difficulty: tasks are drawn by their correctness so far, instead of all in turn."""
     curriculum_target: Share = 0.5
-    """Mean correctness of the tasks that are drawn most."""
+    """Mean correctness of the tasks that are drawn most often."""
     curriculum_memory: Annotated[float, Ge(0), Lt(1)] = 0.5
-    """Weight of what was known of a task when it is measured again; 0 = only the last group counts."""
+    """Weight of a task's earlier correctness when it is measured again; 0 = only the last group counts."""
 
     def __post_init__(self) -> None:
         check("rollout", self)
@@ -134,16 +134,16 @@ class RolloutSettings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemberSettings:
-    """A node of the group `suite`, beside the groups that it has of its own; see config.suite."""
+    """A node of the group `suite`, beside the member's own groups; see config.suite."""
 
     weight: PositiveOrZero = 1.0
-    """Share of the training tasks, relative to the other members'; 0 = it is only evaluated."""
+    """Share of the training tasks, relative to the other members; 0 = the member is only evaluated."""
     reward_scale: Positive = 1.0
-    """Of its rewards, beside reward.reward_scale. It changes nothing where advantages are divided by their spread."""
+    """Factor of its rewards, beside reward.reward_scale. It has no effect if advantages are divided by their spread."""
     group_size: AtLeastTwo | None = None
     """Episodes per task; null = rollout.group_size."""
     prices: Mapping[str, float] = field(default_factory=dict)
-    """As run.eval.prices, which a run with a suite leaves empty."""
+    """Like run.eval.prices, which a run with a suite leaves empty."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -153,11 +153,11 @@ class LoraSettings:
     There is no dropout: the trainer must score what the engine samples."""
 
     rank: Count | None = None
-    """Of each change; null = no adapter."""
+    """Rank of each change; null = no adapter."""
     alpha: Positive = 32.0
-    """A change counts alpha / rank times."""
+    """Each change is multiplied by alpha / rank."""
     targets: str | tuple[str, ...] = "all-linear"
-    """Names of the linear layers that are changed, such as [q_proj, v_proj]; all-linear = all but the output layer."""
+    """Names of the changed linear layers, such as [q_proj, v_proj]; all-linear = all except the output layer."""
 
     def __post_init__(self) -> None:
         check("model.lora", self)
@@ -170,17 +170,17 @@ class LoraSettings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ColdStartSettings:
-    """The `model.cold_start` node: a published model learns from demonstrations how its task set's episodes are written
-    before anything else is done with it (run.cold_start). What it learned from is kept in the cache."""
+    """The `model.cold_start` node: before anything else, a published model learns the format of its task set's episodes
+    from demonstrations (run.cold_start). The trained model is kept in the cache."""
 
     demonstrations: CountOrZero = 0
     """Episodes; 0 = no cold start."""
     epochs: Count = 1
     lr: Positive = 1e-4
-    """Of AdamW, after 5 steps of warm-up; it falls linearly over the last 60 % of the steps."""
+    """Learning rate of AdamW, after 5 steps of warm-up; it falls linearly over the last 60 % of the steps."""
     tokens_per_batch: Count = 512
     freeze: tuple[str, ...] = ()
-    """What does not train meanwhile: embeddings, head, and patterns over parameter names."""
+    """Parameters frozen meanwhile: embeddings, head, and patterns over parameter names."""
 
     def __post_init__(self) -> None:
         check("model.cold_start", self)

@@ -1,10 +1,10 @@
-"""A suite: several environments in one run. Each member is written in the words of a run of its own.
+"""A suite: several environments in one run. Each member has the keys of a separate run.
 
     suite:
       facts: {weight: 2, task: {...}, environment: {...}, reward: {...}}
       sums:  {task: {...}, environment: {...}, tools: {...}, judge: {...}}
 
-What a member leaves out is the run's own.
+A group that a member leaves out is that of the run.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ _NAME = re.compile(r"[A-Za-z_][\w-]*")
 
 
 def members_of(config: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
-    """Name -> the configuration of the run that the member would be by itself, with its share of a step's tasks; empty
-    where there is no suite. Raises ConfigError for what cannot be meant."""
+    """Return name -> the member's configuration as a separate run, with its share of a step's tasks; empty without a
+    suite. Raises ConfigError for contradictory settings."""
     suite = config.get("suite") or {}
     if config["task"].get("name") == UNSUITED and not suite:
         raise ConfigError(
@@ -33,7 +33,7 @@ def members_of(config: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
         raise ConfigError("run.eval.prices with a suite; give each member its own: suite.NAME.prices.CALL=PRICE")
     whole = sum(node.get("weight", 1.0) for node in suite.values())
     if suite and not whole:
-        raise ConfigError("suite: no member has a weight above 0; give it to one of them")
+        raise ConfigError("suite: no member has a weight above 0; raise one weight")
     return {name: _alone(config, name, node, node.get("weight", 1.0) / whole) for name, node in suite.items()}
 
 

@@ -1,8 +1,8 @@
-"""Values of a configuration against the annotations of those who take them: types, bounds, names of arguments.
+"""Check the values of a configuration against the annotations of their receivers: types, bounds, argument names.
 
-An annotation says what is allowed: `Literal["a", "b"]`, `int | None`, `Annotated[float, Gt(0), Le(1)]`. Pydantic checks
-it, strictly: "1" is no number, 1.5 no whole number, true neither, null is allowed only where None is. A refusal is one
-line with the given and the allowed value. Pydantic is imported with the first value; `agentgrpo --help` needs none.
+An annotation gives the allowed values: `Literal["a", "b"]`, `int | None`, `Annotated[float, Gt(0), Le(1)]`. Pydantic
+checks them strictly: "1" is no number, 1.5 is no whole number, true is neither, and null needs `None`. A refusal is one
+line with the given and the allowed value. Pydantic is imported with the first value, so `agentgrpo --help` stays fast.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ _NAMED = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONL
 
 
 def is_plain(hint: Any) -> bool:
-    """Whether YAML can say a value of this type."""
+    """Whether YAML can express a value of this type."""
     origin, arguments = typing.get_origin(hint), typing.get_args(hint)
     if origin is Annotated:
         return is_plain(arguments[0])
@@ -57,25 +57,25 @@ def is_plain(hint: Any) -> bool:
 
 
 def fit(path: str, value: Any, hint: Any) -> Any:
-    """`value` of the key `path` as a parameter of type `hint` wants it: whole numbers as floats, lists as tuples, texts
-    as paths. Raises ConfigError where it cannot be."""
+    """Convert the value of the key `path` to the type `hint`: whole numbers to floats, lists to tuples, texts to paths.
+    Raises ConfigError if that is impossible."""
     from pydantic import ValidationError
 
     try:
-        return _adapter(hint).validate_json(json.dumps(value), strict=True)  # what YAML can say, JSON can
+        return _adapter(hint).validate_json(json.dumps(value), strict=True)  # JSON can express every value of YAML
     except (ValidationError, TypeError) as e:
         raise ConfigError(f"{path}={_shown(value)}; {describe(hint)} is allowed{_meant(value, hint)}") from e
 
 
 def check(group: str, settings: Any) -> None:
-    """Hold the fields of a dataclass against their annotations. Raises ConfigError for the first that does not fit."""
+    """Check the fields of a dataclass against their annotations. Raises ConfigError for the first that does not fit."""
     for name, hint in _hints(settings.__class__).items():
         if is_plain(hint):
             fit(f"{group}.{name}", getattr(settings, name), hint)
 
 
 def check_arguments(group: str, function: Callable[..., Any], given: Mapping[str, Any]) -> None:
-    """The same with the arguments of a call, by name."""
+    """Like `check`, for the arguments of a call by name."""
     for name, hint in typing.get_type_hints(function, include_extras=True).items():
         if name in given and is_plain(hint):
             fit(f"{group}.{name}", given[name], hint)
@@ -84,8 +84,8 @@ def check_arguments(group: str, function: Callable[..., Any], given: Mapping[str
 def fit_arguments(
     path: str, given: Mapping[str, Any], function: Callable[..., Any], *, called: str, provided: Iterable[str] = ()
 ) -> dict[str, Any]:
-    """`given` as keyword arguments of `function`, whose first argument and those in `provided` are not the user's.
-    called: it in messages. Raises ConfigError for one that it does not take, that is missing, or that does not fit."""
+    """Convert `given` to keyword arguments of `function`, whose first argument and those in `provided` are not the
+    user's. called: its name in messages. Raises ConfigError for an unknown, missing or invalid argument."""
     _, *others = parameters_of(function, path).items()
     keys = {k: p for k, p in others if p.kind in _NAMED and k not in provided and is_plain(p.annotation)}
     is_open = any(p.kind is inspect.Parameter.VAR_KEYWORD for _, p in others)
@@ -93,7 +93,7 @@ def fit_arguments(
         if key not in keys and not is_open:
             raise ConfigError(
                 f"unknown key {path}.{key}; {called} takes {', '.join(keys) or 'none'}.{did_you_mean(str(key), keys)} "
-                f"Leave out that of a preset by ~{path}.{key}"
+                f"To drop a preset's key, write ~{path}.{key}"
             )
     for key, parameter in keys.items():
         if key not in given and parameter.default is inspect.Parameter.empty:
@@ -102,12 +102,12 @@ def fit_arguments(
 
 
 def parameters_of(target: Any, path: str) -> dict[str, inspect.Parameter]:
-    """Those of a class's constructor or of a function, their annotations evaluated. Raises ConfigError where they
-    cannot be read."""
+    """Return the parameters of a class's constructor or of a function, with evaluated annotations. Raises ConfigError
+    if an annotation cannot be evaluated."""
     maker = target.func if isinstance(target, partial) else target
     if not inspect.isclass(maker) and not inspect.isroutine(maker):
         maker = type(maker).__call__
-    is_own = inspect.isclass(maker) and not dataclasses.is_dataclass(maker)  # whose fields other modules may have
+    is_own = inspect.isclass(maker) and not dataclasses.is_dataclass(maker)  # its fields may come from other modules
     try:
         source = maker.__init__ if is_own else maker
         hints = typing.get_type_hints(source, include_extras=True)
@@ -118,7 +118,7 @@ def parameters_of(target: Any, path: str) -> dict[str, inspect.Parameter]:
 
 
 def describe(hint: Any) -> str:
-    """What is allowed, in words: a whole number >= 1, or null."""
+    """Describe the allowed values in words: a whole number >= 1, or null."""
     origin, arguments = typing.get_origin(hint), typing.get_args(hint)
     if origin is Annotated:
         words, limits = describe(arguments[0]), _limits(arguments[1:])
@@ -145,14 +145,14 @@ def _many(hint: Any) -> str:
 
 
 def _limits(metadata: Iterable[Any]) -> str:
-    """> 0 and <= 1; also of pydantic's Field, which holds such entries."""
+    """Return the bounds in words: > 0 and <= 1. Bounds inside pydantic's Field count too."""
     entries = [part for entry in metadata for part in getattr(entry, "metadata", [entry])]
     found = [(sign, getattr(entry, key, None)) for key, sign in _BOUNDS.items() for entry in entries]
     return " and ".join(f"{sign} {bound:g}" for sign, bound in found if bound is not None)
 
 
 def _meant(value: Any, hint: Any) -> str:
-    """A hint: the name that was meant among those allowed, or how a text is written."""
+    """Return a hint: the allowed name that was probably meant, or the way to write a text."""
     options = typing.get_args(hint) if typing.get_origin(hint) in _UNIONS else [hint]
     names = [str(name) for o in options if typing.get_origin(o) is Literal for name in typing.get_args(o)]
     near = did_you_mean(value, names) if isinstance(value, str) else ""
@@ -162,7 +162,7 @@ def _meant(value: Any, hint: Any) -> str:
 
 
 def _shown(value: Any) -> str:
-    """As YAML has it where that is shorter than Python."""
+    """Return a value in YAML's spelling if that is shorter than Python's."""
     if value is None or isinstance(value, bool):
         return json.dumps(value).lower()
     if isinstance(value, float) and not math.isfinite(value):
@@ -183,4 +183,4 @@ def _adapter(hint: Any) -> TypeAdapter[Any]:
     try:
         return TypeAdapter(hint)
     except PydanticSchemaGenerationError as e:
-        raise ConfigError(f"{inspect.formatannotation(hint)} is no type that YAML can say") from e
+        raise ConfigError(f"{inspect.formatannotation(hint)} is a type that YAML cannot express") from e

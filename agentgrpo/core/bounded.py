@@ -1,4 +1,4 @@
-"""Code that came with data, such as a chat template, is run in a child process that has little time and memory."""
+"""Run code that came with data, such as a chat template, in a child process with limits on time and memory."""
 
 from __future__ import annotations
 
@@ -14,20 +14,20 @@ from pathlib import Path
 from agentgrpo.core.errors import DataError
 
 CPU_S = 3
-"""More than a hundred times what the templates of known models take."""
+"""Over a hundred times the CPU seconds that the templates of known models take."""
 MEMORY = 2**30
 LENGTH = 2**24
-"""Bytes of the text."""
+"""Largest text, in bytes."""
 _WAIT_S = 20.0
-"""For a child that cannot even spend its time: another thread held, when it was forked, what it waits for."""
+"""Seconds until a child counts as stuck: it may wait for a lock that another thread held at the fork."""
 _CHILDREN = 3
-"""Such a child is replaced by another one, until there were so many."""
+"""Maximum number of children: a stuck child is replaced by a new one."""
 _TEXT, _ERROR = b"t", b"e"
 
 
 def bounded(work: Callable[[], str], what: str) -> str:
-    """The text that `work` makes in a copy of this process. An Exception of its is raised as a ValueError that says the
-    same. Raises DataError where it takes too much."""
+    """Return the text that `work` makes in a forked copy of this process. Raises ValueError with the text of an
+    Exception that `work` raises, and DataError if `work` exceeds a limit."""
     found = None
     for _ in range(_CHILDREN):
         if (found := _answer(work)) is not None:
@@ -35,8 +35,8 @@ def bounded(work: Callable[[], str], what: str) -> str:
     said = found or b""
     if not said or len(said) > LENGTH:
         raise DataError(
-            f"{what} takes more than {CPU_S} seconds, {MEMORY >> 20} MiB or {LENGTH} characters, as none does that is "
-            "meant to be used; give another"
+            f"{what} takes more than {CPU_S} seconds, {MEMORY >> 20} MiB or {LENGTH} characters, far more than a "
+            "usable one needs; give another"
         )
     text = said[1:].decode("utf-8", "surrogatepass")
     if said[:1] == _ERROR:
@@ -45,10 +45,10 @@ def bounded(work: Callable[[], str], what: str) -> str:
 
 
 def _answer(work: Callable[[], str]) -> bytes | None:
-    """What a child says, nothing where it has run into a limit; None where it is stuck."""
+    """Return the bytes that a child sends: b"" if it ran into a limit, None if it is stuck."""
     reader, writer = os.pipe()
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", DeprecationWarning)  # of forks beside threads, on which `work` does not wait
+        warnings.simplefilter("ignore", DeprecationWarning)  # about forks beside threads; `work` waits for none
         child = os.fork()
     if child == 0:
         _work(work, writer)
@@ -62,9 +62,9 @@ def _answer(work: Callable[[], str]) -> bytes | None:
 
 
 def _work(work: Callable[[], str], writer: int) -> None:
-    """In the child, which ends here."""
+    """Run `work` in the child, send its text or its error, and exit."""
     try:
-        signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())  # their handlers are the parent's
+        signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())  # their handlers belong to the parent
         _limit(resource.RLIMIT_CPU, CPU_S)
         _limit(resource.RLIMIT_AS, _address_space() + MEMORY)
         try:
@@ -85,7 +85,7 @@ def _limit(kind: int, value: int) -> None:
 
 
 def _address_space() -> int:
-    """What this process has of it; 2**44 where the system does not say, beyond which nothing is."""
+    """Return this process's address space in bytes; 2**44, a safe upper bound, if the system does not say."""
     try:
         return int(Path("/proc/self/statm").read_text("ascii").split()[0]) * os.sysconf("SC_PAGESIZE")
     except OSError:
@@ -93,7 +93,7 @@ def _address_space() -> int:
 
 
 def _read(reader: int) -> bytes | None:
-    """All that comes; None where nothing does for too long."""
+    """Return all bytes up to the end of the pipe; None if the pipe has not ended after _WAIT_S."""
     parts: list[bytes] = []
     ready, ends = select.poll(), time.monotonic() + _WAIT_S
     ready.register(reader)

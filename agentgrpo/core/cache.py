@@ -1,4 +1,4 @@
-"""Folders that are costly to make, made once and kept, whoever asks for them next."""
+"""A cache of folders that are costly to make: each is made once and kept for later processes."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ def default_cache() -> Path:
 
 
 def made_once(home: Path, make: Callable[[Path], None]) -> Path:
-    """The folder `home`/model: the whole one that is there, or what `make` now writes into it. Whoever comes while
-    another process makes it waits for that one."""
+    """Return the folder `home`/model, filled by `make` unless it is already complete. A process that asks while another
+    one makes the folder waits for that process."""
     model = home / "model"
     with _alone(home):
         if not _is_whole(model):
@@ -42,7 +42,7 @@ def _is_whole(directory: Path) -> bool:
 
 @contextmanager
 def _alone(home: Path) -> Iterator[None]:
-    """Waits until no other process is at work in `home`; the kernel frees the lock of one that died."""
+    """Hold the lock of `home`, after waiting for other processes; the kernel frees the lock of a dead process."""
     ensure_directory(home)
     with (home / "lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)

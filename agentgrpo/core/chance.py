@@ -1,4 +1,4 @@
-"""Random numbers as pure functions of a key: nothing global, the same on every machine and in every order."""
+"""Random numbers as pure functions of a key: no global state, equal on every machine and in every order of calls."""
 
 from __future__ import annotations
 
@@ -17,5 +17,5 @@ def uniform(*key: object) -> float:
 
 
 def generator(*key: object) -> random.Random:
-    """A generator of its own for `key`."""
+    """Return a new generator seeded by `key`."""
     return random.Random(_digest(key))

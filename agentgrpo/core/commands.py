@@ -1,4 +1,4 @@
-"""The words of the command line: its verbs, the flags they share, and what a verb is told and says."""
+"""The vocabulary of the command line: its verbs, the flags they share, and the input and result of a verb."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ NAME = "agentgrpo"
 
 
 class VerbResult(NamedTuple):
-    """What a job comes to. `objective` is what a sweeper that searches (optuna) sees."""
+    """The result of a job. `objective` is the value that a searching sweeper (optuna) gets."""
 
     exit_code: int = 0
     objective: float | None = None
@@ -23,48 +23,48 @@ class VerbResult(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Command:
-    """What a verb is told beside its configuration."""
+    """The input of a verb beside its configuration."""
 
     verb: str
     arguments: Mapping[str, Any]
-    """The verb's own: {"run_dir": "runs/x"}; {"ckpt": "a b", "baseline": None, "gate": True}."""
+    """The verb's own arguments: {"run_dir": "runs/x"}; {"ckpt": "a b", "baseline": None, "gate": True}."""
     overrides: tuple[str, ...]
-    """The configuration's; in a sweep, this job's. They may hold secrets: not for files."""
+    """Overrides of the configuration; in a sweep, of this job. They may hold secrets, so write them to no file."""
     choices: Mapping[str, str]
-    """group -> preset; empty where the configuration is a run's own."""
+    """group -> chosen preset; empty if the configuration comes from a run directory."""
     is_fresh: bool = False
-    """run.dir was made for this job, and is empty."""
+    """Whether run.dir was made for this job and is empty."""
     snapshot: str
-    """The configuration as YAML, interpolations unresolved: what the run directory keeps as config.yaml."""
+    """The configuration as YAML, interpolations unresolved, for config.yaml in the run directory."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Verb:
-    """A word of the command line. `entry` says where (config: dict[str, Any], command: Command) -> VerbResult is; the
-    config is plain data that has passed build.validate, with run.dir set."""
+    """A verb of the command line. `entry` is module:function of a (config: dict[str, Any], command: Command) ->
+    VerbResult. The config is plain data that has passed build.validate, with run.dir set."""
 
     summary: str
     entry: str
     positional: str = ""
     also: str = ""
-    """What all words after `positional` are: it has no settings, so that they cannot be meant as such."""
+    """Name of all words after `positional`. Such a verb has no settings that the words could be mistaken for."""
     least: int = 1
-    """Words of `also` that must be given."""
+    """Minimum number of words of `also`."""
     words: tuple[str, ...] = ()
-    """What `positional`, and `also`, are."""
+    """Help on `positional`, and on `also`."""
     flags: Mapping[str, tuple[str, str]] = field(default_factory=dict)
     """--flag -> (metavar or "" for a switch, help)."""
     examples: tuple[str, ...]
     resumes: bool = False
-    """The configuration is that of the run directory in `positional`."""
+    """Whether the configuration is that of the run directory in `positional`."""
     composes: bool = True
-    """False: the flags say all; there is no configuration, and `config` is empty."""
+    """False: the verb has flags but no configuration, and `config` is empty."""
     keeps_nothing: bool = False
-    """It writes no file of a run, so that it needs no run directory."""
+    """Whether it writes no files of a run, and so needs no run directory."""
     presets: Mapping[str, str] = field(default_factory=dict)
-    """group -> the preset that it begins with, instead of the one in configs/config.yaml."""
+    """group -> default preset of this verb, instead of the default in configs/config.yaml."""
     implies: str = ""
-    """Where (arguments, overrides) -> overrides is: those that the verb's own flags stand for."""
+    """module:function of an (arguments, overrides) -> overrides that the verb's own flags stand for."""
 
 
 _SERVED: Mapping[str, tuple[str, str]] = {
@@ -73,7 +73,7 @@ _SERVED: Mapping[str, tuple[str, str]] = {
     "--allow-host": ("NAME,...", "more names that clients may ask it under, as behind a proxy"),
     "--api-key-env": ("NAME", "the environment variable with its key; default: none on 127.0.0.1, else a new one"),
 }
-"""Flags of every verb that serves."""
+"""Flags of every verb that runs a server."""
 
 VERBS: dict[str, Verb] = {
     "train": Verb(
@@ -334,7 +334,7 @@ SETTINGS: Mapping[str, tuple[str, str]] = {
     "run.max_steps": ("150", "updates of the weights"),
     "hardware": ("cpu", "single_gpu, multi_gpu, fsdp, slurm"),
 }
-"""The settings that matter first -> (default of a run of the user's own, "" where it has none; what it says)."""
+"""The most important settings -> (default on the user's own data, "" if there is no default; help)."""
 
 SHARED_FLAGS: Mapping[str, tuple[str, dict[str, Any], str]] = {
     "--multirun": ("-m", {"action": "store_true"}, "a run for each combination of comma-separated values"),
@@ -346,7 +346,7 @@ SHARED_FLAGS: Mapping[str, tuple[str, dict[str, Any], str]] = {
     "--shell-completion": ("-sc", {"action": "store_true"}, "with install=bash, fish or zsh: print the shell's code"),
     "--hydra-help": ("", {"action": "store_true"}, "Hydra's own help"),
 }
-"""--flag -> (short form, how argparse reads it, help). Hydra's, passed on as they are."""
+"""--flag -> (short form, keywords for argparse, help). Hydra's own flags, passed on unchanged."""
 
 EXAMPLES = """\
   agentgrpo train                                               the embedded example, minutes on a laptop
@@ -365,13 +365,13 @@ EXAMPLES = """\
 
 
 def shell_line(*words: str) -> str:
-    """A command line that the user's shell takes as it is. words: of agentgrpo, verb first, unquoted."""
+    """Return a command line for the user's shell. words: the arguments of agentgrpo, verb first, unquoted."""
     return " ".join([_program(), *map(shlex.quote, words)])
 
 
 def _program() -> str:
-    """What the shell calls this installation by: its name where the PATH has it, else its place, or the interpreter
-    with the module. A place below the working directory is relative, as people type it."""
+    """Return how the shell calls this installation: its name if it is on the PATH, else the path of the script, or the
+    interpreter with the module. A path below the working directory is relative, as people type it."""
     called, here = Path(sys.argv[0]).absolute(), Path.cwd()
     script = called if called.name == NAME and called.is_file() else Path(sys.executable).with_name(NAME)
     known = shutil.which(NAME)

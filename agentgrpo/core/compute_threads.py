@@ -1,5 +1,4 @@
-"""How many threads compute, and how they wait for one another: what OpenMP must be told for a machine that has other
-work too."""
+"""OpenMP settings for a machine with other work: the number of compute threads, and how they wait."""
 
 from __future__ import annotations
 
@@ -7,18 +6,18 @@ import os
 
 COUNT, WAIT = "OMP_NUM_THREADS", "OMP_WAIT_POLICY"
 AT_MOST = 2
-"""More help no model that fits a CPU."""
+"""More threads speed up no model that fits a CPU."""
 
 
 def wait_asleep() -> None:
-    """Have threads that wait for one another sleep. Left to itself, GNU's OpenMP has them spin: where another program
-    holds a core, one spins for the whole time slice of the other, at each of some hundred products a token. It reads
-    this as it is loaded, with torch. What the user has set stays."""
+    """Let OpenMP threads sleep while they wait for one another. By default GNU's OpenMP spins: if another program holds
+    a core, a thread spins for the whole time slice of that program, at each of some hundred products per token. OpenMP
+    reads this variable when it is loaded with torch. A value that the user has set is kept."""
     os.environ.setdefault(WAIT, "PASSIVE")
 
 
 def usual_threads() -> int:
-    """OMP_NUM_THREADS where it is a number, as torch has it; else one per CPU that this process may use, AT_MOST."""
+    """Return OMP_NUM_THREADS if it is a number, like torch; else one per CPU of this process, at most AT_MOST."""
     said = os.environ.get(COUNT, "")
     if said.isdecimal() and int(said):
         return int(said)

@@ -1,7 +1,7 @@
-"""What concurrent callers of one backend share: slots, one call for questions that arrive together, one call for equal
-questions; time limits that leave out what nobody inside can help; and work that would hold up the event loop.
-Everything works in any number of consecutive
-event loops, as `asyncio.run` makes them.
+"""Concurrent callers of one backend: slots, one call for questions that arrive together, one call for equal questions.
+Also time limits that leave out time the limited block cannot help, and work that would hold up the event loop.
+
+Everything works in any number of consecutive event loops, as `asyncio.run` makes them.
 
 A cancelled caller never disturbs the others: it takes no slot, and a call is stopped when nobody waits for it any more.
 """
@@ -41,14 +41,14 @@ class PerLoop(Generic[T]):
         return self._values[loop]
 
     def pop(self) -> T | None:
-        """The running loop's value, no longer kept; None where there is none."""
+        """Remove and return the running loop's value; None if it has no value."""
         return self._values.pop(asyncio.get_running_loop(), None)
 
 
 class Limiter:
     """`async with limiter`: at most `limit` holders at a time, first come first served.
 
-    A slot goes at once only if one is free and nobody waits (asyncio.Semaphore since Python 3.11)."""
+    A caller gets a slot at once only if one is free and nobody waits (asyncio.Semaphore since Python 3.11)."""
 
     def __init__(self, limit: int) -> None:
         if limit < 1:
@@ -69,7 +69,7 @@ class _Question(Generic[G, K]):
     arrived: float
     waiters: list[asyncio.Future[Any]] = field(default_factory=list)
     batch: list[_Question[G, K]] | None = None
-    """The questions it is asked with, once it is asked."""
+    """The questions of its call, once the call is made."""
     call: asyncio.Task[None] | None = None
 
 
@@ -79,14 +79,14 @@ class _Traffic(Generic[G, K]):
 
     unanswered: dict[tuple[G, K], _Question[G, K]] = field(default_factory=dict)
     queue: list[_Question[G, K]] = field(default_factory=list)
-    """Those of `unanswered` that are not asked yet, oldest first."""
+    """Questions of `unanswered` that are not asked yet, oldest first."""
     collecting: bool = False
-    """Somebody is on the way to take the next batch from the queue."""
+    """Whether a task is about to take the next batch from the queue."""
     calls: set[asyncio.Task[None]] = field(default_factory=set)
     """Keeps running tasks alive: the event loop itself holds them weakly."""
 
     def take(self, max_batch: int) -> list[_Question[G, K]]:
-        """The oldest question and up to max_batch - 1 others of its group leave the queue."""
+        """Remove and return the oldest question of the queue and up to max_batch - 1 others of its group."""
         batch = [q for q in self.queue if q.group == self.queue[0].group][:max_batch]
         taken = set(map(id, batch))
         self.queue = [q for q in self.queue if id(q) not in taken]
@@ -101,7 +101,7 @@ class _Traffic(Generic[G, K]):
                 waiter.set_result(outcome)
 
     def abandon(self, question: _Question[G, K]) -> None:
-        """Nobody waits for `question` any more: do not ask it, or stop a call that was made for such questions only."""
+        """Drop a question without waiters: unqueue it, or stop its call if the whole batch has no waiters."""
         if not self._forget(question):
             return
         if question.batch is None:
@@ -121,8 +121,8 @@ class Batcher(Generic[G, K, V]):
     equal questions in flight are asked once.
 
     `answer(group, keys, arrived)` gets distinct keys in order of arrival and the loop time at which the first of them
-    arrived; it returns one outcome per key, where an Exception is that key's failure alone. What it raises is every
-    key's failure. A call occupies one slot of `limiter` from start to end."""
+    arrived; it returns one outcome per key, where an Exception is that key's failure alone. An exception that it raises
+    is the failure of every key. A call occupies one slot of `limiter` from start to end."""
 
     def __init__(
         self,
@@ -139,7 +139,7 @@ class Batcher(Generic[G, K, V]):
         self._traffic: PerLoop[_Traffic[G, K]] = PerLoop(_Traffic)
 
     async def ask(self, group: G, key: K) -> V:
-        """The answer to `key`. Equal questions get the very same object. Raises the key's failure."""
+        """Return the answer to `key`; equal questions get the very same object. Raises the key's failure."""
         traffic, loop = self._traffic.get(), asyncio.get_running_loop()
         question = traffic.unanswered.get((group, key))
         if question is None:
@@ -160,7 +160,7 @@ class Batcher(Generic[G, K, V]):
         return outcome
 
     def _collect(self, traffic: _Traffic[G, K]) -> None:
-        """Not before the next tick: that is what gathers the questions of this one."""
+        """Start a call in the next tick, so that it gathers all questions of this tick."""
         traffic.collecting = True
         asyncio.get_running_loop().call_soon(self._start, traffic)
 
@@ -182,9 +182,9 @@ class Batcher(Generic[G, K, V]):
                 if batch:
                     outcomes = await self._answer(batch[0].group, [q.key for q in batch], batch[0].arrived)
             if len(outcomes) != len(batch):
-                raise RuntimeError(f"{len(batch)} questions got {len(outcomes)} answers; there must be one for each")
+                raise RuntimeError(f"{len(batch)} questions got {len(outcomes)} answers; give each question one")
         except asyncio.CancelledError:
-            # Abandoned, or cancelled from outside: whoever still waits must not wait for ever.
+            # Abandoned, or cancelled from outside: remaining waiters must not wait for ever.
             if collecting:
                 traffic.collecting = False
             for question in traffic.queue if collecting else batch:
@@ -199,12 +199,12 @@ class Batcher(Generic[G, K, V]):
 
 _limit: ContextVar[asyncio.Timeout | None] = ContextVar("limit", default=None)
 _limits: PerLoop[set[asyncio.Timeout]] = PerLoop(set)
-"""Those under way."""
+"""The limits under way."""
 
 
 @asynccontextmanager
 async def time_limit(seconds: float | None) -> AsyncIterator[None]:
-    """TimeoutError where the block takes longer than `seconds`, those inside of `uncounted` left out (None: never)."""
+    """Raise TimeoutError if the block takes over `seconds`, time inside `uncounted` left out (None: never)."""
     async with asyncio.timeout(seconds) as limit:
         token, limits = _limit.set(limit), _limits.get()
         limits.add(limit)
@@ -221,14 +221,14 @@ def current_limit() -> asyncio.Timeout | None:
 
 
 def standstill(seconds: float, *, counted: asyncio.Timeout | None) -> None:
-    """The running event loop has stood still, if there is one: no limit but `counted` includes these seconds."""
+    """Extend every limit but `counted` by these seconds, for which the running event loop, if any, stood still."""
     if asyncio._get_running_loop() is not None:
         for limit in _limits.get() - {counted}:
             _postpone(limit, seconds)
 
 
 def extend_limit(seconds: float) -> None:
-    """The time limit that this task runs under ends in `seconds`, whatever it was."""
+    """Let this task's time limit end in `seconds` from now, whatever it was."""
     limit = _limit.get()
     if limit is not None and (ends := limit.when()) is not None:
         _postpone(limit, asyncio.get_running_loop().time() + seconds - ends)
@@ -236,14 +236,13 @@ def extend_limit(seconds: float) -> None:
 
 def _postpone(limit: asyncio.Timeout, seconds: float) -> None:
     if (ends := limit.when()) is not None and not limit.expired():
-        with suppress(RuntimeError):  # it is being left
+        with suppress(RuntimeError):  # its block is being left
             limit.reschedule(ends + seconds)
 
 
 @contextmanager
 def uncounted() -> Iterator[None]:
-    """The block takes nothing of the time limit that it runs under, if any; that of other tasks under the same one goes
-    on with it."""
+    """Pause this task's time limit, if any, during the block, also for other tasks under the same limit."""
     limit, loop = _limit.get(), asyncio.get_running_loop()
     ends = None if limit is None else limit.when()
     if limit is None or ends is None:
@@ -254,19 +253,19 @@ def uncounted() -> Iterator[None]:
     try:
         yield
     finally:
-        with suppress(RuntimeError):  # this task has outlived what was limited
+        with suppress(RuntimeError):  # this task has outlived the limited block
             limit.reschedule(ends + loop.time() - began)
 
 
 LONG = 2**14
-"""Characters that the event loop reads itself: the work of some milliseconds."""
+"""Maximum number of characters that are read on the event loop itself, which takes some milliseconds."""
 _READERS = ThreadPoolExecutor(2, "agentgrpo-reader")
-"""Not the event loop's own threads: functions of users may hold all of those, and wait for what is read here."""
+"""Separate from the event loop's own threads: user functions may hold all of those and wait for this work."""
 
 
 async def off_loop(work: Callable[[], T], *, size: int) -> T:
-    """What `work` returns; in a thread, where the characters that it reads are more than LONG. A cancelled caller goes
-    when the work is over, unless it has not even begun: nothing changes behind its back."""
+    """Return the result of `work`, run in a thread if it reads more than LONG characters. A cancelled caller waits
+    until work that has begun is over, so nothing changes behind its back."""
     if size <= LONG:
         return work()
     running = _READERS.submit(copy_context().run, work)
@@ -279,11 +278,11 @@ async def off_loop(work: Callable[[], T], *, size: int) -> T:
 
 
 async def on_idle_loop(coroutine: Coroutine[Any, Any, T]) -> T:
-    """What `coroutine` returns or raises, run on an event loop in a thread of its own.
+    """Run `coroutine` on an event loop in a separate thread; returns or raises its outcome.
 
-    An engine in this process computes on the caller's loop, tenths of a second at a time. A hundred exchanges with a
-    process, one after the other, would each wait that long for their turn. A cancelled caller cancels the coroutine,
-    and returns when that has ended."""
+    An engine in this process computes on the caller's loop, tenths of a second at a time. A hundred consecutive
+    exchanges with a process would each wait that long for their turn. A cancelled caller cancels the coroutine, and
+    returns when the coroutine has ended."""
     here, there = asyncio.get_running_loop(), _idle_loop()
     ended: asyncio.Future[asyncio.Task[T]] = here.create_future()
     tasks: list[asyncio.Task[T]] = []
@@ -294,8 +293,8 @@ async def on_idle_loop(coroutine: Coroutine[Any, Any, T]) -> T:
 
     def deliver(task: asyncio.Task[T]) -> None:
         if not task.cancelled():
-            task.exception()  # the caller is told, if there still is one
-        with suppress(RuntimeError):  # its loop is closed
+            task.exception()  # marks it as retrieved: the caller may be gone
+        with suppress(RuntimeError):  # the caller's loop is closed
             here.call_soon_threadsafe(settle, task)
 
     def settle(task: asyncio.Task[T]) -> None:

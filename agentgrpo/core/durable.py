@@ -1,4 +1,4 @@
-"""Single durable operations: each can be watched and made to fail; an OSError becomes a StorageError."""
+"""Durable file operations. Each can be watched and made to fail; an OSError becomes a StorageError."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ _ADVICE: Mapping[int | None, str] = {
 
 
 class Operation(NamedTuple):
-    """One durable operation, about to happen. `kind`: mkdir, write, fsync, rename, truncate or delete; begin
-    or commit, of a transaction."""
+    """A durable operation about to happen. `kind` is mkdir, write, fsync, rename, truncate or delete; for a transaction
+    begin or commit."""
 
     kind: str
     path: Path
@@ -47,7 +47,7 @@ _hook: Hook | None = None
 @contextmanager
 def injected(hook: Hook) -> Iterator[None]:
     """Fault injection: within the block `hook` is called before every durable operation of this process. It may raise,
-    or return how many bytes the file system shall take of a write."""
+    or return how many bytes of a write the file system takes."""
     global _hook
     outer, _hook = _hook, hook
     try:
@@ -57,7 +57,7 @@ def injected(hook: Hook) -> Iterator[None]:
 
 
 def before(kind: str, path: Path, size: int = 0) -> int:
-    """Announce one operation; returns how many of the `size` bytes to hand over."""
+    """Announce one operation to the hook; returns how many of the `size` bytes to write."""
     taken = _hook(Operation(kind, path, size)) if _hook else None
     return size if taken is None else taken
 
@@ -78,7 +78,7 @@ def storage_error(path: Path, needed: int, cause: object) -> StorageError:
 
 @contextmanager
 def storage(path: Path, needed: int = 0) -> Iterator[None]:
-    """An OSError of the block leaves it as a StorageError about `path`."""
+    """Turn an OSError of the block into a StorageError about `path`."""
     try:
         yield
     except AgentGrpoError:
@@ -93,13 +93,13 @@ def _free_bytes(path: Path) -> int:
 
 
 def require_free_space(path: Path, needed: int) -> None:
-    """Raises StorageError unless the file system that holds (or will hold) `path` has `needed` bytes free."""
+    """Raise StorageError unless the file system that holds (or will hold) `path` has `needed` bytes free."""
     if _free_bytes(path) < needed:
         raise storage_error(path, needed, OSError(errno.ENOSPC, "not enough free space"))
 
 
 def write(fd: int, data: bytes, path: Path) -> None:
-    """All of `data`: the file system may take less per call, and says that it is full only the next time."""
+    """Write all of `data`. One call may take only part of it; a full file system is reported by the call after that."""
     rest = memoryview(data)
     while rest:
         taken = os.write(fd, rest[: before("write", path, len(rest))])
@@ -125,7 +125,7 @@ def fsync_directory(path: Path) -> None:
 
 
 def rename(source: Path, target: Path) -> None:
-    """Durable only once the target's parent directory is synced."""
+    """Rename `source`; this is durable only once the target's parent directory is synced."""
     before("rename", target)
     source.replace(target)
 
@@ -136,14 +136,14 @@ def delete_tree(path: Path) -> None:
 
 
 def beside(path: Path, kind: str) -> Path:
-    """A sibling of `path` that `sweep_leftovers` knows by its name; `kind` is tmp or old."""
+    """Return a sibling of `path` whose name `sweep_leftovers` recognises; `kind` is tmp or old."""
     return path.with_name(f".{kind}-{secrets.token_hex(4)}-{path.name}")
 
 
 def ensure_directory(path: Path) -> None:
-    """Create `path` and its missing parents, each one's entry synced."""
+    """Create `path` and its missing parents, and sync the entry of each."""
     if path.is_dir():
-        return  # as it nearly always is
+        return  # the usual case
     with storage(path):
         for directory in reversed([p for p in (path, *path.parents) if not p.exists()]):
             before("mkdir", directory)
@@ -151,7 +151,7 @@ def ensure_directory(path: Path) -> None:
             fsync_directory(directory.parent)
 
 
-# --- Durable files: whole ones, and logs that only grow. They hold no secret that is known (core.secrets).
+# --- Durable files: replaced as a whole, or logs that only grow. Known secrets are masked (core.secrets).
 
 
 def write_atomic(path: Path, data: bytes) -> None:
@@ -160,7 +160,7 @@ def write_atomic(path: Path, data: bytes) -> None:
 
 
 def write_each_atomic(files: Mapping[Path, bytes]) -> None:
-    """`write_atomic` of files that lie in one directory, which is synced once for all of them. Each is atomic, the
+    """Apply `write_atomic` to files of one directory, with a single sync of the directory. Each file is atomic, the
     group is not: after a crash any of them may be old. Raises ValueError for several directories."""
     directory, *others = {path.parent for path in files}
     if others:
@@ -222,7 +222,7 @@ def append_lines(path: Path, lines: Sequence[str], *, synced: bool = True) -> in
 
 
 def sync(path: Path) -> None:
-    """What `append_lines` left unsynced in `path` survives a power failure from here on. A missing file has nothing."""
+    """Make lines that `append_lines` left unsynced in `path` survive a power failure. A missing file is ignored."""
     if not path.exists():
         return
     with storage(path):
@@ -235,15 +235,15 @@ def sync(path: Path) -> None:
 
 
 def require_length(path: Path, offset: int) -> None:
-    """Raises CheckpointError where the log is shorter than `offset` bytes. A missing file has 0."""
+    """Raise CheckpointError if the log is shorter than `offset` bytes. A missing file has length 0."""
     size = path.stat().st_size if path.exists() else 0
     if size < offset:
         raise CheckpointError(f"{path}: {size} bytes, but the checkpoint was taken at {offset}: rows are missing")
 
 
 def truncate_to(path: Path, offset: int, orphans_dir: Path) -> None:
-    """Cut the log `path` back to `offset` bytes, the end of a row. What lies beyond is first kept in `orphans_dir`.
-    Raises CheckpointError where the file is shorter than `offset` or has no row end there."""
+    """Cut the log `path` back to `offset` bytes, the end of a row. The rows beyond are first saved in `orphans_dir`.
+    Raises CheckpointError if the file is shorter than `offset` or has no row end there."""
     require_length(path, offset)
     if not path.exists():
         return
@@ -290,9 +290,9 @@ _LEFTOVER = re.compile(r"\.(tmp|old)-[0-9a-f]{8}-(.+)", re.DOTALL)
 
 @contextmanager
 def atomic_directory(path: Path) -> Iterator[Path]:
-    """Fill the yielded temporary directory by any means; on leaving the block it is sealed with a manifest and becomes
-    `path`, replacing an older `path` in such a way that one of the two always survives. After an error or Ctrl-C it is
-    removed, and what a killed process has left beside `path` is removed first.
+    """Fill the yielded temporary directory by any means. On leaving the block it is sealed with a manifest and becomes
+    `path`; if it replaces an older `path`, one of the two always survives. After an error or Ctrl-C it is removed.
+    Leftovers of killed processes beside `path` are removed first.
 
         with atomic_directory(run_dir / "checkpoints" / "step-000040") as directory:
             model.save_pretrained(directory)
@@ -320,7 +320,8 @@ def atomic_directory(path: Path) -> Iterator[Path]:
 
 @contextmanager
 def _new_directory(path: Path) -> Iterator[None]:
-    """Made, and locked until the block is left or this process dies: see sweep_dead, which may come between the two."""
+    """Make a directory and lock it until the block is left or this process dies. It is made again if sweep_dead removes
+    it before it is locked."""
     fd = -1
     while fd < 0 or not _is_at(fd, path):
         if fd >= 0:
@@ -336,7 +337,7 @@ def _new_directory(path: Path) -> Iterator[None]:
 
 
 def _seal(directory: Path) -> None:
-    mode = directory.stat().st_mode & 0o666  # what the umask leaves; safetensors creates its files as 0600
+    mode = directory.stat().st_mode & 0o666  # as the umask allows; safetensors creates its files as 0600
     files: dict[str, dict[str, Any]] = {}
     directories = [directory]
     for path in sorted(directory.rglob("*")):
@@ -359,8 +360,8 @@ def _manifest_bytes(files: object) -> bytes:
 
 
 def verify_directory(path: Path, *, only: Collection[str] | None = None) -> set[str]:
-    """Read every file of the manifest (or those named in `only`) again and compare; returns their names. Raises
-    CheckpointError naming the file, what was expected and what was found. Other files may lie there too."""
+    """Compare every file of the manifest (or those named in `only`) with its size and hash; returns their names. Raises
+    CheckpointError with the file, the expected and the found values. Other files may lie there too."""
     manifest = path / MANIFEST
     try:
         data = manifest.read_bytes()
@@ -390,7 +391,7 @@ def verify_directory(path: Path, *, only: Collection[str] | None = None) -> set[
 
 
 def remove_directory(path: Path) -> None:
-    """Delete `path`; it disappears at once, its files after that."""
+    """Delete `path`: it is renamed away at once, its files are deleted after that."""
     trash = beside(path, "tmp")
     with storage(path):
         rename(path, trash)
@@ -399,8 +400,8 @@ def remove_directory(path: Path) -> None:
 
 
 def sweep_leftovers(directory: Path) -> None:
-    """Remove what crashed writers left in `directory`, and put back what one was about to replace. Only for the process
-    that owns the directory (RunLock): the temporary files of a living writer look the same."""
+    """Remove leftovers of crashed writers in `directory`, and restore a directory that one was about to replace. Only
+    for the process that owns `directory` (RunLock): the temporary files of a living writer look the same."""
     if not directory.is_dir():
         return
     with storage(directory):
@@ -417,8 +418,8 @@ def sweep_leftovers(directory: Path) -> None:
 
 
 def sweep_dead(directory: Path) -> None:
-    """Remove the directories that killed processes have left half-written in `directory`, which others may write in:
-    a living writer holds a lock on its own. What cannot be locked or removed stays."""
+    """Remove the directories that killed processes have left half-written in `directory`. Other processes may be
+    writing there: a living writer locks its directory. Directories that cannot be locked or removed stay."""
     for path in directory.glob(".tmp-*"):
         if not _LEFTOVER.fullmatch(path.name):
             continue
@@ -437,7 +438,7 @@ _held: set[int] = set()
 
 
 def _forget_in_child() -> None:
-    for fd in _held:  # or a forked child would keep the lock of a parent that died
+    for fd in _held:  # otherwise a forked child would keep the lock of a dead parent
         with suppress(OSError):
             os.close(fd)
     _held.clear()
@@ -447,9 +448,9 @@ os.register_at_fork(after_in_child=_forget_in_child)
 
 
 class RunLock:
-    """Holds `run_dir` for this process until released, at the latest when the process dies, however it dies. The lock
-    is the kernel's (flock); the file's text only names the holder. Leftovers of writers that were killed are swept from
-    the directory. Raises RunDirectoryError where another process has it, and also where this process has it already."""
+    """Hold `run_dir` for this process until `release`, or until the process dies in any way. The lock is the kernel's
+    (flock); the file's text only names the holder. Leftovers of killed writers are swept from the directory. Raises
+    RunDirectoryError if another process, or this process already, holds the lock."""
 
     def __init__(self, run_dir: Path) -> None:
         ensure_directory(run_dir)
@@ -458,7 +459,7 @@ class RunLock:
             self._fd = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
             try:
                 fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                if not _is_at(self._fd, path):  # a refused run has taken its file away between the two
+                if not _is_at(self._fd, path):  # a refused run has removed its file in between
                     raise BlockingIOError
                 os.ftruncate(self._fd, 0)
                 os.pwrite(self._fd, json.dumps(_this_process()).encode(), 0)
@@ -491,7 +492,7 @@ class RunLock:
 
 
 def _is_at(fd: int, path: Path) -> bool:
-    """A lock on a file that is no longer there keeps nobody out."""
+    """Return whether `fd` is open on the file at `path`: a lock on a removed file keeps nobody out."""
     try:
         there = path.stat()
     except FileNotFoundError:
@@ -514,13 +515,13 @@ def _describe_holder(text: bytes) -> str:
         return "another process"  # it has the lock but has not written its name yet
 
 
-# --- A file too large for memory, written piece by piece and yet whole or not at all.
+# --- A file too large for memory, written piece by piece and still atomic.
 
 
 @contextmanager
 def atomic_stream(path: Path) -> Iterator[Callable[[bytes], None]]:
-    """What the yielded function is given becomes `path` on leaving the block, replacing an older one. After an error
-    (an OSError leaves as StorageError) nothing of it is left."""
+    """Yield a function that writes bytes; on leaving the block they become `path`, replacing an older file. After an
+    error nothing of them is left; an OSError is raised as StorageError."""
     ensure_directory(path.parent)
     temporary = beside(path, "tmp")
     with storage(path):

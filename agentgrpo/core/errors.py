@@ -3,7 +3,7 @@
     AgentGrpoError
     ├── ConfigError (ValueError)       the user's configuration; exit 2
     ├── DataError (ValueError)         the user's files; exit 2
-    │   └── MalformedRows              several rows of them: a line that counts, and one for each
+    │   └── MalformedRows              several malformed rows: a line with their number, and a line for each
     ├── CheckpointError                no valid checkpoint, or drift refused; exit 4
     ├── RunDirectoryError              the run directory is in use; exit 3
     ├── StorageError (OSError)         disk full, quota, unreadable; exit 5
@@ -18,7 +18,7 @@
     └── EpisodeError                   infrastructure failed during an episode: data, not a crash
         ├── EngineError
         ├── EnvironmentFailure
-        ├── BadValue (ValueError)      others' code gave a number, or a name of one, that cannot be taken
+        ├── BadValue (ValueError)      external code gave an invalid number, name or text
         ├── ToolError
         ├── RetrieverError             `kind`: timeout, http_500, http_429, http_4xx, transport, garbage, oversize,
         │                              over_budget (the episode's own limit: told to the policy)
@@ -43,7 +43,7 @@ from pathlib import Path
 
 
 class ProcessExit(SystemExit):
-    """The process ends with this code: any other SystemExit comes from code of the user's, and is an error of that."""
+    """End the process with this code. Any other SystemExit comes from user code and counts as an error of that code."""
 
 
 class AgentGrpoError(Exception):
@@ -102,7 +102,7 @@ class BudgetSpent(AgentGrpoError):
     exit_code = 11
 
     def __init__(self, message: str, raised: str = "") -> None:
-        """raised: an override of the command line with which the run could go on."""
+        """raised: an override for the command line that lets the run go on."""
         super().__init__(message)
         self.raised = raised
 
@@ -112,7 +112,7 @@ class ProcessError(AgentGrpoError):
 
 
 class EpisodeError(AgentGrpoError):
-    """`kind` is the name failures are counted by."""
+    """`kind` is the name under which failures are counted."""
 
     def __init__(self, message: str, *, kind: str | None = None) -> None:
         super().__init__(message)
@@ -131,11 +131,11 @@ class EngineError(EpisodeError):
 
 
 class EnvironmentFailure(EpisodeError):
-    """An environment of the user's own raised an error."""
+    """A user's environment raised an error."""
 
 
 class BadValue(EpisodeError, ValueError):
-    """Others' code gave a number, or a name of one, that cannot be taken (core.numbers)."""
+    """External code gave an invalid number, name or text (core.numbers, core.messages)."""
 
     def __init__(self, message: str, *, kind: str | None = "shape") -> None:
         super().__init__(message, kind=kind)
@@ -162,8 +162,8 @@ class RewardError(EpisodeError):
 
 @contextmanager
 def boundary(cls: Callable[[str], EpisodeError], stage: str) -> Iterator[None]:
-    """Attribute any error that escapes the block to `stage`, SystemExit too; errors that already have a type pass
-    unchanged, and so does what somebody else has asked for: Ctrl-C, and the cancellation of this task."""
+    """Attribute any error that escapes the block to `stage`, SystemExit too. An AgentGrpoError passes unchanged, and so
+    does a requested end: Ctrl-C, or the cancellation of this task."""
     try:
         yield
         return
@@ -173,13 +173,13 @@ def boundary(cls: Callable[[str], EpisodeError], stage: str) -> Iterator[None]:
         if is_asked_for(e):
             raise
         error = e
-    # Not as its cause: where a KeyboardInterrupt is among the causes, a person has pressed Ctrl-C.
+    # Only an Exception becomes the cause: a KeyboardInterrupt among the causes means that a person has pressed Ctrl-C.
     raise cls(f"{stage}: {line_of(error)}{place_of(error)}") from (error if isinstance(error, Exception) else None)
 
 
 def is_asked_for(error: BaseException) -> bool:
-    """Whether the block that raises it was told to end: by Ctrl-C, where that raises KeyboardInterrupt, by another
-    signal, or by a cancellation of the task that it runs in."""
+    """Whether `error` is a requested end: Ctrl-C, if that raises KeyboardInterrupt, another signal, or the cancellation
+    of the current task."""
     if isinstance(error, KeyboardInterrupt):
         is_main = threading.current_thread() is threading.main_thread()
         return is_main and signal.getsignal(signal.SIGINT) is signal.default_int_handler
@@ -193,45 +193,45 @@ _OURS = (str(Path(__file__).parents[1]), *map(sysconfig.get_path, ("stdlib", "pu
 
 
 def place_of(error: BaseException) -> str:
-    """ " (shop.py:12 in add)", the innermost line of code from outside that an error has come through, libraries left
-    out; "" where there is none."""
+    """Return " (shop.py:12 in add)", the innermost line of external code in the traceback, libraries left out; "" if
+    the traceback has none."""
     frames = [(frame.f_code, line) for frame, line in traceback.walk_tb(error.__traceback__)]
     places = [(code, line) for code, line in frames if not code.co_filename.startswith(_OURS)]
     return f" ({Path(places[-1][0].co_filename).name}:{places[-1][1]} in {places[-1][0].co_name})" if places else ""
 
 
 _LONGEST = 1000
-"""Characters of an error's text that are repeated."""
+"""Maximum number of characters of an error's text in a message."""
 
 
 def line_of(error: BaseException) -> str:
-    """`Class: text` of an error that other people's code has raised, for a message of ours; the text as by text_of."""
+    """Return `Class: text` of an error that external code has raised, with the text from `text_of`."""
     return ": ".join(filter(None, (_name_of(error), text_of(error))))
 
 
 def text_of(error: BaseException) -> str:
-    """The beginning of an error's text, as one line that can be printed. Whoever raises an error writes its `__str__`
-    too: the text may be of any length, hold anything, or be refused."""
+    """Return the beginning of an error's text as one printable line. External code may define `__str__`: the text may
+    have any content and length, and asking for it may raise."""
     try:
         return _printable(str(error))
-    except BaseException as refusal:  # whatever it is: the error that is told of has happened before it
+    except BaseException as refusal:  # even SystemExit: the error to report came before it
         return f"it has no text, for asking it raises {_name_of(refusal)}"
 
 
 def _name_of(error: BaseException) -> str:
-    return _printable(type.__dict__["__name__"].__get__(type(error)))  # a metaclass may say something else
+    return _printable(type.__dict__["__name__"].__get__(type(error)))  # a metaclass may give another name
 
 
 def _printable(text: str) -> str:
     """Control characters, halves of surrogate pairs and line ends become spaces; spaces in a row become one."""
-    beginning = str.__getitem__(text, slice(8 * _LONGEST))  # a subclass may cut itself otherwise
+    beginning = str.__getitem__(text, slice(8 * _LONGEST))  # a subclass may slice in another way
     line = " ".join("".join(c if c.isprintable() else " " for c in beginning).split())
     return line if len(line) <= _LONGEST and len(beginning) == str.__len__(text) else f"{line[:_LONGEST].rstrip()} ..."
 
 
 def did_you_mean(given: str, allowed: Iterable[str]) -> str:
-    """ " Did you mean 'x'?" or "" when nothing is near: of both texts together more than two thirds must agree, or one
-    begin the other, or have the same letters."""
+    """Return " Did you mean 'x'?", or "" if no allowed name is near: more than two thirds of both texts must agree, or
+    one text must begin the other, or both must have the same letters."""
     names = list(allowed)
     long = [name for name in names if min(len(given), len(name)) > 2]
     alike = [n for n in long if n.startswith(given) or given.startswith(n) or sorted(n) == sorted(given)]

@@ -1,9 +1,9 @@
-"""Signals while nothing is under way yet, which is while libraries are imported: one line, and the process ends.
+"""Signals before any work is under way, while libraries are imported: the process prints one line and ends.
 
-For Ctrl-C Python would raise KeyboardInterrupt in the middle of an import, and some libraries take that for a module
-that is not there and go on. A job that is asked to leave its machine (SIGTERM, SIGHUP) must end with the exit code that
-says that it can go on, from its first second; one that is asked what it is at (SIGUSR1, SIGUSR2) must not end at all.
-Nothing but what is said here is imported, so that it holds from the first moment.
+On Ctrl-C Python would raise KeyboardInterrupt in the middle of an import, and some libraries take that for a missing
+module and continue. From its first second, a job that must leave its machine (SIGTERM, SIGHUP) has to end with the exit
+code of a resumable job, and a job that is asked for its state (SIGUSR1, SIGUSR2) must not end at all. This module
+imports little, so that it is in effect from the first moment.
 """
 
 from __future__ import annotations
@@ -12,17 +12,17 @@ import os
 import signal
 
 TYPE_CHECKING = False
-if TYPE_CHECKING:  # as typing has it, which takes as long to import as all of this
+if TYPE_CHECKING:  # like typing.TYPE_CHECKING, without the slow import of typing
     from collections.abc import Callable
     from types import FrameType
 
 INTERRUPTED = 130
-"""The exit code."""
+"""Exit code after Ctrl-C."""
 PREEMPTED = 75
-"""The exit code of what can go on (core.errors.Preempted)."""
+"""Exit code of a resumable job (core.errors.Preempted)."""
 SAID = "agentgrpo: interrupted"
 _LOCAL_RANKS = ("LOCAL_RANK", "SUBMITIT_LOCAL_LOCALID", "SLURM_LOCALID")
-"""The first that is there says whether this process speaks, as hardware.speaks has it."""
+"""The first variable that is set decides whether this process prints, like hardware.speaks."""
 LEAVES = (signal.SIGTERM, signal.SIGHUP)
 ASKS = (signal.SIGUSR1, signal.SIGUSR2)
 
@@ -46,12 +46,12 @@ class _AtOnce:
 
 
 def _nothing(number: int, frame: FrameType | None) -> None:
-    """Not SIG_IGN, which programs that are started would inherit."""
+    """Ignore a signal. Unlike SIG_IGN, this is not inherited by programs that the process starts."""
 
 
 def end_at_once() -> None:
-    """From now on SIGINT, SIGTERM and SIGHUP end the process, and SIGUSR1 and SIGUSR2 do nothing, unless somebody else
-    has chosen what they do. For the main thread."""
+    """Let SIGINT, SIGTERM and SIGHUP end the process from now on, and ignore SIGUSR1 and SIGUSR2. A signal that already
+    has a handler keeps it. Only for the main thread."""
     at_once = _AtOnce()
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
         signal.signal(signal.SIGINT, at_once)
@@ -61,7 +61,7 @@ def end_at_once() -> None:
 
 
 def tidy_before(tidy: Callable[[], None]) -> None:
-    """Where a signal ends the process at once, `tidy` is called first. It must not raise."""
+    """Call `tidy` before a signal ends the process at once. `tidy` must not raise."""
     for number in (signal.SIGINT, *LEAVES):
         handler = signal.getsignal(number)
         if isinstance(handler, _AtOnce):
@@ -69,21 +69,21 @@ def tidy_before(tidy: Callable[[], None]) -> None:
 
 
 def raise_again(*, leaves: bool) -> None:
-    """SIGINT is KeyboardInterrupt again, as Python has it: what is under way is left as its code says. leaves: so are
-    SIGTERM and SIGHUP what they were; else they go on to end the process at once, until a run heeds them."""
+    """Let SIGINT raise KeyboardInterrupt again, Python's default, so that running code can clean up. leaves: restore
+    SIGTERM and SIGHUP too; otherwise they end the process at once until a run handles them."""
     if isinstance(signal.getsignal(signal.SIGINT), _AtOnce):
         signal.signal(signal.SIGINT, signal.default_int_handler)
     for number in LEAVES:
         handler = signal.getsignal(number)
         if isinstance(handler, _AtOnce):
-            handler.tidy = None  # from here on there is more than an empty directory
+            handler.tidy = None  # from here on the run directory is not empty
             if leaves:
                 signal.signal(number, signal.SIG_DFL)
 
 
 def is_of_interrupt(error: BaseException) -> bool:
-    """Whether it is KeyboardInterrupt, or came of one: a library may have made another error of it. An EpisodeError
-    without a cause came of none: code from outside may raise KeyboardInterrupt by itself."""
+    """Whether `error` is a KeyboardInterrupt or resulted from one: a library may have turned it into another error. An
+    EpisodeError without a cause did not: external code may raise KeyboardInterrupt by itself."""
     from agentgrpo.core.errors import EpisodeError
 
     seen: set[int] = set()

@@ -1,9 +1,9 @@
-"""The message protocol between a policy, its tools and whoever grades it. Standard library only.
+"""The message protocol between a policy, its tools and its graders. Standard library only.
 
     sampled tokens --Renderer.parse--> ParsedTurn --Toolbox--> ToolReply --Renderer.reply--> injected tokens
 
-An AgentMessage is what an agent of any making returns for one attempt; its status, and that of a group of attempts,
-follow from its finish reason alone.
+An AgentMessage is the result of one attempt by any kind of agent. Its status, and the status of a group of attempts,
+follow from finish reasons alone.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from agentgrpo.core.types import Exit, ToolCall
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ToolSpec:
-    """What a policy is told of a tool, and what its arguments are checked against."""
+    """The description of a tool for the policy, and the schema that its arguments are checked against."""
 
     name: str
     description: str
@@ -31,14 +31,14 @@ class ToolSpec:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MalformedCall:
-    """A call that the policy began and that cannot be read as one. It is answered like a call."""
+    """A tool call that the policy began and that cannot be parsed. It gets a reply like any call."""
 
     text: str
-    """As it was sampled."""
+    """The sampled text."""
     problem: str
-    """What is wrong with it, for the policy: one line."""
+    """The mistake, described for the policy on one line."""
     name: str = ""
-    """Of the tool that was meant, as far as that can be read."""
+    """Name of the intended tool, as far as it can be read."""
     id: str = ""
 
 
@@ -47,12 +47,12 @@ AnyCall: TypeAlias = ToolCall | MalformedCall
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ParsedTurn:
-    """One sampled turn as its renderer reads it. Without calls and without an answer it is a format error."""
+    """One sampled turn as its renderer parses it. A turn without calls and without an answer is a format error."""
 
     calls: tuple[AnyCall, ...] = ()
-    """In the order in which they were written; several are parallel."""
+    """Tool calls in the order of the text; several calls run in parallel."""
     answer: str | None = None
-    """The final answer; None where the turn calls tools or says nothing that ends the episode."""
+    """The final answer; None if the turn calls tools or has no answer."""
     reasoning: str = ""
     """The text of reasoning blocks (Thought: ..., <think>...</think>)."""
     content: str = ""
@@ -61,14 +61,14 @@ class ParsedTurn:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ToolReply:
-    """What a call is answered with. `text` is untrusted."""
+    """The reply to a tool call. `text` is untrusted."""
 
     call: AnyCall
     text: str
 
 
 class Status(StrEnum):
-    """Where an attempt stands: a closed vocabulary."""
+    """State of an attempt: a closed vocabulary."""
 
     INIT = "init"
     COMPLETED = "completed"
@@ -85,13 +85,13 @@ _FINISH_REASONS = {
 
 
 def finish_reason_of(exit: Exit) -> str:
-    """stop where the policy ended it, timeout and error where the infrastructure failed, length for every limit: of the
-    context, of turns, of searches, of turns without an action."""
+    """Return stop if the policy ended the episode, timeout or error if the infrastructure failed, and length for every
+    limit: context, turns, searches, turns without an action."""
     return _FINISH_REASONS.get(exit, "length")
 
 
 def status_of(finish_reason: str) -> Status:
-    """stop, length, tool_calls -> completed; timeout, error, abort and anything unknown -> failed."""
+    """Return completed for stop, length and tool_calls; failed for timeout, error, abort and any unknown reason."""
     return Status.COMPLETED if finish_reason in _COMPLETED else Status.FAILED
 
 
@@ -104,17 +104,17 @@ def group_status(statuses: Iterable[Status]) -> Status:
 
 
 MAX_REASON = 2000
-"""Characters of a judge's reason that are kept."""
+"""Maximum number of characters of a judge's reason that are kept."""
 
 
 def content_of(value: Any, what: str = "a value") -> str:
-    """The content rule everywhere (parts.text_of). Raises BadValue."""
+    """Return the text of a message's content (parts.text_of). Raises BadValue."""
     with _told():
         return parts.text_of(value, what)
 
 
 def text_in(value: Any, what: str) -> str | None:
-    """See parts.text_in. Raises BadValue."""
+    """Like parts.text_in, but raises BadValue."""
     with _told():
         return parts.text_in(value, what)
 
@@ -129,16 +129,16 @@ def _told() -> Iterator[None]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AgentMessage:
-    """What an agent returns for one attempt: the chat-completion view of its last message. In a trace, what the
-    environment said in between has the role `tool`."""
+    """An agent's result of one attempt: the chat-completion view of its last message. In a trace, messages of the
+    environment have the role `tool`."""
 
     content: str
     finish_reason: str
-    """stop | length | tool_calls | timeout | error; "" of what the environment said."""
+    """stop | length | tool_calls | timeout | error; "" for messages of the environment."""
     role: Literal["assistant", "tool"] = "assistant"
     finish_info: str = ""
     tool_calls: tuple[ToolCall, ...] = ()
-    """Of the role `tool` what the environment did by itself, such as a search at a dead end."""
+    """In the role `tool`, actions that the environment took by itself, such as a search at a dead end."""
     extra_info: Mapping[str, Any] = field(default_factory=dict)
 
     @property

@@ -1,16 +1,16 @@
-"""Code from outside: environments, programs, tools and terms of the user's own. Its faults stay its own.
+"""Code from outside: the user's environments, programs, tools and reward terms. Its faults stay within its own calls.
 
     it raises anything              SystemExit, KeyboardInterrupt and CancelledError too: the call has failed
     it cancels the task it runs in  the call has failed
-    it ignores its cancellation     it is left behind: the caller goes on, and a late result comes to nothing
-    it blocks the event loop        a line names it after BLOCKED_S; past its time limit it is interrupted, and the
+    it ignores its cancellation     it is left behind: the caller goes on, and a late result is dropped
+    it blocks the event loop        a log line names it after BLOCKED_S; past its time limit it is interrupted, and the
                                     time limits of all others do not count those seconds
     it forks                        the child ends where it would return, or with the process (`forks_ended`)
-    it changes the process          the working directory, handlers of signals, filters of warnings and such are put
-                                    back, and a line names the code
+    it changes the process          the working directory, signal handlers, warning filters and other global state are
+                                    restored, and a log line names the code
 
-A plain function is called by `called`, or in a thread by an `OwnThread`; a coroutine function by a `Caller`, in a task
-of its own. `run_loop` runs the event loop of a process with such code.
+A plain function is called by `called`, or in a thread by an `OwnThread`. A coroutine function is called by a `Caller`
+in a separate task. `run_loop` runs the event loop of a process with external code.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from dataclasses import dataclass
 from functools import cache, partial
 from pathlib import Path
 from queue import SimpleQueue
-from time import monotonic, sleep  # as they are now: code from outside may replace them
+from time import monotonic, sleep  # bound now: external code may replace them
 from types import FrameType
 from typing import Any, Generic, TypeVar, cast
 from weakref import WeakSet
@@ -43,31 +43,31 @@ from agentgrpo.core.errors import EpisodeError, TrainingError, boundary
 T = TypeVar("T")
 BLOCKED_S = 5.0
 PATIENCE_S = 5.0
-"""Until a cancelled task is left behind."""
+"""Seconds until a cancelled task is left behind."""
 CLOSE_S = 60.0
-"""For a call that no time limit bounds any more."""
+"""Seconds for a call that no time limit bounds any more."""
 _POLL_S = 0.5
 _SHORT_S = 0.5
-"""A standstill that no time limit needs to leave out."""
+"""A shorter standstill counts towards all time limits."""
 _CANCELS = 10
-"""Further ones, for code that swallows the first."""
+"""Further cancellations, for code that swallows the first."""
 _LOG = logging.getLogger(__name__)
 
 
 class Overdue(BaseException):
     """Raised inside code that blocks the event loop past its time limit; no `except Exception` swallows it. The message
-    says where it was."""
+    gives the line."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CallResult(Generic[T]):
-    """What a call has come to."""
+    """The outcome of a call: its value or its error."""
 
     value: T | None = None
     error: BaseException | None = None
 
     def result(self) -> T:
-        if isinstance(self.error, GeneratorExit):  # which would end whoever awaits this
+        if isinstance(self.error, GeneratorExit):  # it would end the awaiting coroutine
             raise RuntimeError("a GeneratorExit was raised")
         if isinstance(self.error, asyncio.CancelledError):
             raise asyncio.CancelledError("the call was cancelled from inside")
@@ -77,7 +77,7 @@ class CallResult(Generic[T]):
 
 
 def called(function: Callable[..., T], /, *arguments: Any, **named: Any) -> CallResult[T]:
-    """What the plain function returns or raises, in whatever thread this is."""
+    """Call a plain function in the current thread; returns its value or its error."""
     with _unchanged(getattr(function, "__qualname__", type(function).__qualname__)):
         try:
             return CallResult(value=function(*arguments, **named))
@@ -87,11 +87,11 @@ def called(function: Callable[..., T], /, *arguments: Any, **named: Any) -> Call
 
 
 class OwnThread:
-    """A thread for plain functions that may block: one object's, called one after the other. The object keeps what
-    belongs to a thread, such as a database connection.
+    """A thread for the plain functions of one object, which may block and are called one after the other. The object
+    can keep state that belongs to a thread, such as a database connection.
 
-    There are as many threads as objects, so no object waits until another one is done. A call whose caller is cancelled
-    is left to itself, and the next call gets a new thread. No thread keeps the process from ending. `end` ends it."""
+    Each object has its own thread, so no object waits for another. If a caller is cancelled, its call is left to itself
+    and the next call gets a new thread. No thread keeps the process from ending. `end` ends the thread."""
 
     def __init__(self, name: str) -> None:
         self._name = name
@@ -99,14 +99,14 @@ class OwnThread:
         self._thread: int | None = None
 
     async def call(self, function: Callable[..., T], /, *arguments: Any, **named: Any) -> CallResult[T]:
-        """The value or the error of the function. The notes of a CancelledError say at which line the function was."""
+        """Return the value or the error of the function. A note of a CancelledError gives the function's last line."""
         if self._calls is None:
             self._calls = SimpleQueue()
             thread = threading.Thread(target=_take_calls, args=(self._calls,), name=self._name, daemon=True)
             thread.start()
             self._thread = thread.ident
         context, answered = copy_context(), Future[CallResult[T]]()
-        answered.set_running_or_notify_cancel()  # a caller that goes does not cancel it
+        answered.set_running_or_notify_cancel()  # a cancelled caller does not cancel it
         self._calls.put(lambda: answered.set_result(context.run(called, function, *arguments, **named)))
         try:
             return await asyncio.wrap_future(answered)
@@ -116,14 +116,14 @@ class OwnThread:
             raise
 
     def end(self) -> None:
-        """The thread ends behind the call that it is in, if there is such a call."""
+        """End the thread after its current call, if any."""
         if self._calls is not None:
             self._calls.put(None)
             self._calls = None
 
 
 def _outermost(thread: int | None) -> FrameType | None:
-    """The frame of the function that `called` calls in the thread: frames further in may be of the standard library."""
+    """Return the frame of the function that `called` runs in the thread; inner frames may be the standard library's."""
     frame = sys._current_frames().get(thread or 0)
     while frame is not None and (frame.f_back is None or frame.f_back.f_code is not called.__code__):
         frame = frame.f_back
@@ -145,13 +145,13 @@ def _folder() -> str:
 
 
 def _fatal_warnings() -> set[Any]:
-    """Filters that make errors of warnings, which those of libraries then are, too."""
+    """Return the filters that turn warnings into errors, those of libraries too."""
     return {row for row in warnings.filters if row[0] == "error"}
 
 
 def _fatal_warnings_are(kept: set[Any]) -> None:
     rows = [row for row in warnings.filters if row[0] != "error" or row in kept]
-    warnings.resetwarnings()  # which tells all modules that have an old answer
+    warnings.resetwarnings()  # this also clears the decisions that modules have cached
     warnings.filters[:] = rows  # type: ignore[index]
 
 
@@ -166,22 +166,22 @@ _STATE: Mapping[str, tuple[Callable[[], Any], Callable[[Any], object]]] = {
     ),
     "the filters of warnings": (_fatal_warnings, _fatal_warnings_are),
 }
-"""What the whole process has -> how it is read, and set."""
+"""State of the whole process -> its getter and setter."""
 _kept: dict[str, Any] = {}
-"""Of _STATE, while `run_loop` runs."""
+"""Values of _STATE to restore, while `run_loop` runs."""
 _told: set[str] = set()
 
 
 @contextmanager
 def _unchanged(what: str) -> Iterator[None]:
-    """The process is as it was, when code from outside is done with it; a child that this has forked ends."""
+    """Restore the state of the process after external code has run; a child that the code has forked exits."""
     process = os.getpid()
     is_main = threading.current_thread() is threading.main_thread()
     handlers = [signal.getsignal(number) for number in _SIGNALS]
     try:
         yield
     finally:
-        if os.getpid() != process:  # it has the parent's open files and tasks, and must do nothing with them
+        if os.getpid() != process:  # the child has the parent's open files and tasks, and must not use them
             os._exit(1)
         changed = []
         for number, handler in zip(_SIGNALS, handlers, strict=True) if is_main else ():
@@ -204,7 +204,7 @@ _SET_CHILD_SUBREAPER = 36
 
 @contextmanager
 def forks_ended() -> Iterator[None]:
-    """What the block forks, and does not end, is ended behind it; not the programs that it starts."""
+    """Kill the forks that the block has left running. Programs that it has started are not killed."""
     ours = _forks()
     _adopt(True)
     try:
@@ -220,13 +220,13 @@ def forks_ended() -> Iterator[None]:
 
 
 def _adopt(orphans: bool) -> None:
-    """Linux: a process below this one that loses its parent becomes a child of this one."""
+    """Choose whether descendants that lose their parent become children of this process (Linux)."""
     with suppress(AttributeError, OSError):
         ctypes.CDLL(None).prctl(_SET_CHILD_SUBREAPER, int(orphans), 0, 0, 0)
 
 
 def _forks() -> set[int]:
-    """Children of this process that run its own program."""
+    """Return the ids of this process's children that run its own program."""
     found = set()
     for children in Path("/proc/self/task").glob("*/children"):
         with suppress(OSError):
@@ -245,22 +245,22 @@ def _program(pid: str) -> bytes:
 
 @dataclass(slots=True, eq=False)
 class _Holder:
-    """Code from outside that has a thread, from one await to the next."""
+    """External code that occupies a thread, from one await to the next."""
 
     what: str
     since: float
     due: float | None
-    """When it is interrupted; None = never."""
+    """Time of its interruption; None = never."""
     is_told: bool = False
 
 
 _holders: dict[int, _Holder] = {}
-"""By thread."""
+"""Thread -> the code that occupies it."""
 
 
 @contextmanager
 def holding(what: str) -> Iterator[None]:
-    """`what` has this thread's event loop."""
+    """Record that `what` occupies this thread's event loop during the block."""
     thread, limit = threading.get_ident(), current_limit()
     before = _holders.get(thread)
     holder = _holders[thread] = _Holder(what, monotonic(), None if limit is None else limit.when())
@@ -269,7 +269,7 @@ def holding(what: str) -> Iterator[None]:
         with _unchanged(what):
             yield
     except Overdue:
-        extend_limit(PATIENCE_S)  # for what must be cleared away, now that the attempt ends
+        extend_limit(PATIENCE_S)  # time to clean up, now that the attempt ends
         raise
     finally:
         if before is None:
@@ -309,7 +309,7 @@ def _interrupt(number: int, frame: FrameType | None) -> None:
 
 
 def _interruptible() -> None:
-    """Whoever else wants SIGURG keeps it. By default nothing comes of it."""
+    """Handle SIGURG, unless another handler is set. By default the signal does nothing."""
     is_main = threading.current_thread() is threading.main_thread()
     if is_main and signal.getsignal(signal.SIGURG) is signal.SIG_DFL:
         signal.signal(signal.SIGURG, _interrupt)
@@ -325,12 +325,12 @@ def _place(frame: FrameType | None) -> str:
 
 
 class _Steps(Awaitable[T]):
-    """Awaits `work`, and knows when it has the event loop."""
+    """Await `work`, and record when it occupies the event loop."""
 
     def __init__(self, what: str, work: Awaitable[T]) -> None:
         self._what, self._work = what, work
         self.is_closed = False
-        """Python itself gives the coroutine up."""
+        """Whether Python itself has closed the coroutine."""
 
     def __await__(self) -> Generator[Any, Any, T]:
         steps = self._work.__await__()
@@ -350,8 +350,8 @@ class _Steps(Awaitable[T]):
 
 
 async def awaited(what: str, function: Callable[..., Awaitable[T]], /, *arguments: Any) -> CallResult[T]:
-    """What comes of the coroutine function, for a task that is there for it: nobody has cancelled the task any more
-    when this returns. what: for the line about code that blocks the event loop."""
+    """Return the value or the error of a coroutine function, in a task that only serves it: on return no cancellation
+    of the task is pending. what: the subject of the log line about code that blocks the event loop."""
     try:
         with holding(what):
             steps = _Steps(what, function(*arguments))
@@ -367,14 +367,14 @@ async def awaited(what: str, function: Callable[..., Awaitable[T]], /, *argument
     assert task is not None
     while task.cancelling():
         task.uncancel()
-        with suppress(asyncio.CancelledError):  # it may be on its way still
+        with suppress(asyncio.CancelledError):  # a cancellation may still be on its way
             await asyncio.sleep(0)
     return result
 
 
 class Caller:
-    """Calls coroutine functions of one object, one after the other in one task: what the object keeps open between its
-    calls, such as a task group or a context variable, stays right. `name` is the object's. End it with `end`."""
+    """Call coroutine functions of one object, one after the other in one task, so that a task group or context variable
+    that the object keeps open between calls stays valid. `name` names the object. End it with `end`."""
 
     def __init__(self, name: str) -> None:
         _interruptible()
@@ -392,9 +392,9 @@ class Caller:
         within_s: float | None = None,
         hint: str = "",
     ) -> T:
-        """The function's value. Raises `cls` for whatever it raises, and past `within_s`, naming `stage`; a caller that
-        is cancelled meanwhile finds the stage in the notes of its CancelledError. hint: it ends the message of a call
-        that is late."""
+        """Return the function's value. Raises `cls`, naming `stage`, if the function raises or takes longer than
+        `within_s`. If the caller is cancelled, a note of its CancelledError names the stage. hint: the end of the
+        message about a late call."""
         if self._is_ended:
             raise cls(f"{stage}: not called, as an earlier call did not end when it was cancelled", kind="left_behind")
         call = _Call(f"{stage} ({self._name})", partial(function, *arguments))
@@ -417,7 +417,7 @@ class Caller:
 
     @property
     def is_ended(self) -> bool:
-        """There is no further call: it was ended, or left behind."""
+        """Whether no further call is possible: the caller was ended, or its task left behind."""
         return self._is_ended
 
     def end(self) -> None:
@@ -426,7 +426,7 @@ class Caller:
 
     async def _stop(self, call: _Call) -> None:
         call.is_stopped = True
-        await asyncio.sleep(0)  # it has begun
+        await asyncio.sleep(0)  # lets the call begin
         self._is_ended |= not await stopped(self._task, call.answered, what=call.what)
 
     async def _live(self) -> None:
@@ -437,7 +437,7 @@ class Caller:
 async def call_once(
     cls: Callable[..., EpisodeError], stage: str, name: str, function: Callable[..., Awaitable[T]], *arguments: Any
 ) -> T:
-    """As Caller(name).call, for an object that is called once."""
+    """Like Caller(name).call, for an object that is called once."""
     caller = Caller(name)
     try:
         return await caller.call(cls, stage, function, *arguments)
@@ -453,7 +453,7 @@ class _Call:
 
     @property
     def place(self) -> str:
-        """Where it was when it was stopped, as far as that is known."""
+        """The line at which the call was stopped, if known."""
         error = self.answered.result().error if self.answered.done() else None
         return "".join(f", {note}" for note in getattr(error, "__notes__", ()))
 
@@ -461,13 +461,13 @@ class _Call:
 async def stopped(
     task: asyncio.Task[Any], ended: asyncio.Future[Any], *, what: str, patience_s: float = PATIENCE_S
 ) -> bool:
-    """Whether `task` ends what it does when it is cancelled, again and again, within `patience_s`. Else it is left
-    behind: nobody waits for it, not even the end of the event loop."""
+    """Cancel `task`, repeatedly if needed; returns whether `ended` is done within `patience_s`. Otherwise the task is
+    left behind: nobody waits for it, not even the end of the event loop."""
     if ended.done():
         return True
     try:
         task.cancel()
-        await asyncio.wait((ended,), timeout=patience_s / 2)  # in peace: it may have something to clear away
+        await asyncio.wait((ended,), timeout=patience_s / 2)  # undisturbed: it may have to clean up
         for _ in range(_CANCELS):
             if ended.done():
                 break
@@ -478,26 +478,26 @@ async def stopped(
             _LOG.error("%s did not stop within %g s of its cancellation: it is left behind", what, patience_s)
             _left_behind.add(task)
             task.add_done_callback(_forget)
-            asyncio.tasks._unregister_task(task)  # or asyncio.run would wait for it, without end
+            asyncio.tasks._unregister_task(task)  # otherwise asyncio.run would wait for it without end
     return ended.done()
 
 
 _left_behind: set[asyncio.Task[Any]] = set()
-"""An event loop holds its tasks weakly, and complains where one is lost."""
+"""Keeps the tasks alive: an event loop holds its tasks weakly, and complains about a lost one."""
 
 
 def _forget(task: asyncio.Task[Any]) -> None:
     _left_behind.discard(task)
     if not task.cancelled():
-        task.exception()  # seen
+        task.exception()  # marks it as retrieved
 
 
 # --- The event loop
 
 
 def run_loop(work: Coroutine[Any, Any, T]) -> T:
-    """As asyncio.run. Code from outside cannot stop the event loop, nor keep it from ending: not by loop.stop(), nor by
-    what a task of its own raises, nor by a task that ignores its cancellation."""
+    """Like asyncio.run, but external code can neither stop the event loop nor keep it from ending: not by loop.stop(),
+    an error of its own task, or a task that ignores its cancellation."""
     _kept.update({name: read() for name, (read, _) in _STATE.items()})
     running: list[asyncio.Task[T]] = []
 
@@ -528,7 +528,7 @@ _loops: WeakSet[asyncio.AbstractEventLoop] = WeakSet()
 
 
 def _in_a_fork() -> None:
-    """A child that comes back to the event loop, out of a task that code from outside has made, ends there."""
+    """End a forked child that returns to the event loop from a task that external code has made."""
     for loop in _loops:
         if loop.is_running():
             loop.call_soon(os._exit, 1)

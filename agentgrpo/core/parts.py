@@ -1,5 +1,5 @@
-"""What a value of others' code says as text: a str as it is, None as "", parts of messages of type text as their texts,
-anything else as str() of it. It imports nothing of this package: services.worker loads it as a file."""
+"""The text of a value from external code: a str unchanged, None as "", message parts of type text as their texts,
+anything else as its str(). This module imports nothing of this package: services.worker loads it as a file."""
 
 from __future__ import annotations
 
@@ -11,22 +11,22 @@ _BESIDE = frozenset(
     {"type", "url", "path", "base64", "data", "source", "detail", "format", "mimeType", "mime_type", "cache_control"}
     | {"annotations", "_meta"}
 )
-"""Keys that a part of a message may have, as TRL, transformers, OpenAI, Anthropic and MCP write it; a row of data with
-other keys is no part."""
+"""Keys that a message part may have in the formats of TRL, transformers, OpenAI, Anthropic and MCP. A mapping with
+other keys is a row of data, not a part."""
 
 
 class NotText(ValueError):
-    """An image, a sound or a video, which no policy reads."""
+    """The value is an image, a sound or a video; a policy reads text only."""
 
 
 def text_of(value: Any, what: str) -> str:
-    """what: where it is from, for the message. Raises NotText."""
+    """Return the text of `value`, as this module defines it. what: its origin, for the message. Raises NotText."""
     text = text_in(value, what)
     return text if text is not None else "" if value is None else str(value)
 
 
 def text_in(value: Any, what: str) -> str | None:
-    """Of a str or parts; None for anything else. Raises NotText."""
+    """Return the text of a str or of message parts; None for anything else. Raises NotText."""
     parts = value if isinstance(value, list | tuple) else [value]
     kinds = [_kind(part) for part in parts]
     if seen := [kind for kind in kinds if kind not in ("", "text")]:
@@ -37,7 +37,7 @@ def text_in(value: Any, what: str) -> str | None:
 
 
 def _kind(part: Any) -> str:
-    """One of _TYPES; "" for what is no part of a message."""
+    """Return the type of a message part, one of _TYPES; "" for any other value."""
     if isinstance(part, str):
         return "image" if part.startswith("data:image/") else ""
     if not isinstance(part, Mapping):

@@ -1,4 +1,4 @@
-"""What older versions called otherwise, so that their run directories and command lines go on being read."""
+"""Names that older versions used, so that their run directories and command lines can still be read."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 _ENVIRONMENTS = {"tool": "tools"}
-"""Values of the group `agent` -> those of `environment`."""
+"""Values of the old group `agent` -> values of `environment`."""
 _AGENT = re.compile(r"(?P<sign>\+{0,2}|~)agent(?P<rest>[=.@/].*|$)", re.DOTALL)
 
 
 def config_of_today(config: Mapping[str, Any]) -> dict[str, Any]:
-    """A run's configuration with the groups' names of today."""
+    """Return a run's configuration with the current names."""
     if "agent" not in config or "environment" in config:
         return dict(config)
     renamed = {"environment" if group == "agent" else group: node for group, node in config.items()}
@@ -23,7 +23,7 @@ def config_of_today(config: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def overrides_of_today(overrides: Sequence[str]) -> tuple[list[str], list[str]]:
-    """The overrides of a command line with the names of today, and a line for each that was renamed."""
+    """Return the overrides of a command line with the current names, and a note for each renamed override."""
     found, notes = [], []
     for text in overrides:
         match = _AGENT.fullmatch(text)

@@ -1,4 +1,4 @@
-"""The same bits from the same numbers, wherever in memory they lie: what matrix products must be told for it."""
+"""Settings that make matrix products give equal bits for equal numbers, wherever these lie in memory."""
 
 from __future__ import annotations
 
@@ -6,19 +6,19 @@ import os
 from pathlib import Path
 
 VARIABLE = "MKL_CBWR"
-"""Intel MKL's conditional numerical reproducibility. Read by it at its first call, so it is set before that."""
+"""Intel MKL's conditional numerical reproducibility. MKL reads it at its first call, so it is set before that."""
 
 
 def ask_for_exact_products() -> None:
-    """Have MKL choose its kernels by the CPU alone. Left to itself it also looks at how memory is aligned, so that a
-    run would not repeat itself in the last bits of log-probs. What the user has set stays; other CPUs than Intel's do
+    """Let MKL choose its kernels by the CPU alone. By default it also considers how memory is aligned, so that equal
+    runs would differ in the last bits of log-probs. A value that the user has set is kept. Other CPUs than Intel's do
     not need it, or MKL has no such mode for them."""
     if VARIABLE not in os.environ and (mode := _strict_mode()):
         os.environ[VARIABLE] = mode
 
 
 def _strict_mode(info: Path = Path("/proc/cpuinfo")) -> str:
-    """ "" where there is none."""
+    """Return MKL's strict mode for this CPU; "" if MKL has no mode for it."""
     try:
         text = info.read_text(encoding="utf-8", errors="replace")
     except OSError:

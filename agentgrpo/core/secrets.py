@@ -1,10 +1,10 @@
-"""Secrets: how one is known where it is written, and how all that are known stay out of what others read.
+"""Secrets: how to recognise a secret in a text, and how to keep known secrets out of everything that others read.
 
     http://me:PASSWORD@host   ?api_key=KEY   --token KEY   Authorization: Bearer KEY   api_key=KEY   sk-...
 
-A configuration holds none of these: it names environment variables (`config.admission.refuse_secrets`). `masked` takes
-the values of such variables, and what was typed against this rule, out of every text that leaves this process: the
-files of a run, what goes to a board, the screen.
+A configuration holds no secret: it names environment variables (`config.admission.refuse_secrets`). `masked` removes
+the values of such variables, and secrets that were typed against this rule, from every text that leaves this process:
+the files of a run, the data of trackers, the screen.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from urllib.parse import quote, quote_plus, unquote
 
 from agentgrpo.core.errors import ConfigError
 
-# --- A secret where it is written.
+# --- Recognising a secret.
 
 PASSWORD, KEY = "a password", "a key"
 _PASSWORDS = {"password", "passwd", "passphrase", "pwd", "pass", "pw"}
@@ -41,22 +41,22 @@ _CLEAR = {
     *_PASSWORDS,
 }
 _NAMES = {"key", "sig", "signature", *_CLEAR}
-"""How the names of options, headers, environment variables and parameters of URLs end that hold a secret. Of settings
-only _CLEAR and _KEYS, for questions, answers and documents have keys too."""
+"""Last words of the names of options, headers, environment variables and URL parameters that hold a secret. For
+settings only _CLEAR and _KEYS count, because questions, answers and documents have keys too."""
 _OF_SHELL = ("PWD", "OLDPWD")
-"""Variables with the name of a password, in which a shell keeps directories."""
+"""Variables named like a password, in which a shell keeps directories."""
 _KEYS = re.compile(r"(?:api|access|secret|private|auth|signing)_?key|\w*(?:token|password|secret)", re.IGNORECASE)
 _MISSPELT = ("api_key", "access_token", "auth_token", "token", "password", "secret", "credentials")
 _WORD = re.compile(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])")
 _INTERPOLATION = re.compile(r"\$\{[^{}]*\}")
 _DEFAULT = re.compile(r"\$\{\s*oc\.env\s*:[^,{}]*,([^{}]*)\}")
 VARIABLE = re.compile(r"\$\{\s*oc\.env\s*:\s*([^\s,{}]+)")
-"""An environment variable that a setting takes its value from."""
+"""Matches an interpolation; its group is the environment variable that a setting takes its value from."""
 _URL = re.compile(r"(?:([a-z][a-z0-9+.-]*):|(?<![\w:/]))//([^\s'\"<>`]+)", re.IGNORECASE)
 _NO_SCHEME = re.compile(r"(?!mailto:)[^\s/:@]+:([^\s/@]+)@[\w.-]+(?::\d+)?(?:/\S*)?")
 """user:password@host/path."""
 _BROKEN = re.compile(r"[^/?#@]*:(?!\d*(?:[/?#]|$))")
-"""What begins as user:password and has / or # in the password."""
+"""Matches the start of user:password, not of host:port, where the password may hold / or #."""
 _PARAMETER = re.compile(r"[?&;#]([\w.\[\]-]+)=([^&;#\s'\"]+)")
 _BEARER = r"(?:(?:Bearer|Basic|Token|Digest)\s+)?"
 _PAIR = re.compile(rf"([\w.-]+)[\"']?\s*[=:]\s*[\"']?{_BEARER}([^\s\"'&;,#?}}\]]+)", re.IGNORECASE)
@@ -67,15 +67,15 @@ _ISSUED = re.compile(
     r"(?<![\w-])(?:sk-|sk_|pk_|rk_|hf_|gh[opsu]_|github_pat_|glpat-|xox[abeprs]-|AKIA|ASIA|AIza|tvly-|nvapi-|gsk_|pplx-|"
     r"r8_|lsv2_|jina_|npm_|pypi-|ya29\.|eyJ)(?=[\w.-]*\d)[\w.-]{16,}"
 )
-"""Keys by the beginnings that services give them."""
+"""Keys, recognised by the prefixes that services give them."""
 
 _HASH = re.compile(r"[0-9a-f]{40}|[0-9a-f]{64}")
-"""Of a commit or a file."""
+"""Hash of a commit or a file."""
 
 
 def says_secret(name: str, *, is_setting: bool = False) -> str | None:
-    """What a value under this name is: PASSWORD or KEY; None = no secret. is_setting: of a configuration, where a
-    question_key is the name of a column."""
+    """Return the kind of secret that a value of this name is, PASSWORD or KEY; None = no secret. is_setting: the name
+    is that of a setting, where question_key names a column."""
     words = [word.lower() for word in _WORD.findall(name)] or [""]
     last, joined = words[-1], "_".join(words)
     if last in _PASSWORDS or last.endswith(("password", "passwd")):
@@ -87,8 +87,8 @@ def says_secret(name: str, *, is_setting: bool = False) -> str | None:
 
 
 def looks_issued(text: str, *, is_bare: bool = False) -> bool:
-    """Whether it is a key by its looks: it begins as those of a service do or, of a bare word, letters and digits take
-    turns in it."""
+    """Whether `text` looks like a key: it begins like the keys of a service or, if is_bare, letters and digits
+    alternate in it."""
     if _ISSUED.search(text):
         return True
     pieces = [p for p in re.split(r"[^A-Za-z0-9]+", text) if len(p) >= 16] if is_bare else []
@@ -96,13 +96,13 @@ def looks_issued(text: str, *, is_bare: bool = False) -> bool:
 
 
 def literal(text: str) -> str:
-    """Without what is interpolated, but with the values that stand in for variables that are not set."""
+    """Return `text` without its interpolations, but with the default values of oc.env interpolations."""
     return _INTERPOLATION.sub("", _DEFAULT.sub(r"\1", text))
 
 
 def found_in(text: str, *, is_command: bool = False) -> Iterator[tuple[str, str]]:
-    """(PASSWORD or KEY, the secret itself) of every secret in a value that is written out. is_command: words that a
-    program is started with, in which options have values."""
+    """Yield (PASSWORD or KEY, the secret) for every secret in a text. is_command: the text is a program's command line,
+    where options have values."""
     text = literal(text)
     for scheme, rest in _URL.findall(text):
         yield from _in_url(scheme.lower(), rest)
@@ -130,7 +130,7 @@ def _in_url(scheme: str, rest: str) -> Iterator[tuple[str, str]]:
     is_web = scheme in ("http", "https", "ws", "wss")
     if secret := password or (user if is_web and not colon else ""):
         yield PASSWORD, secret
-        yield PASSWORD, base64.b64encode(unquote(login).encode()).decode()  # as it is sent
+        yield PASSWORD, base64.b64encode(unquote(login).encode()).decode()  # as Basic sends it
     after = rest.removeprefix(login).removeprefix("@")
     for piece in re.split(r"[/?&;#]", after)[1:]:
         name, equals, value = piece.partition("=")
@@ -139,7 +139,7 @@ def _in_url(scheme: str, rest: str) -> Iterator[tuple[str, str]]:
 
 
 def _is_value(text: str) -> bool:
-    """Whether it may be a secret: no number of a few digits, no word of YAML, no path."""
+    """Whether `text` may be a secret: it is no number of a few digits, no word of YAML and no path."""
     short = text.isdigit() and len(text) < 6
     return not (
         short or text.lower() in ("", "true", "false", "null", "none") or text.startswith(("/", "./", "<", "$"))
@@ -147,7 +147,7 @@ def _is_value(text: str) -> bool:
 
 
 def found_under(name: str, value: object, *, is_command: bool = False) -> Iterator[tuple[str, str]]:
-    """The same for the value of the setting `name`, the last part of its key."""
+    """Like `found_in`, for the value of a setting. name: the last part of the setting's key."""
     if isinstance(value, bool | float) or value is None:
         return
     text = literal(str(value))
@@ -163,21 +163,21 @@ def found_under(name: str, value: object, *, is_command: bool = False) -> Iterat
 
 
 def is_variable(name: str) -> bool:
-    """Whether it names an environment variable and is not perhaps a key itself: one that is set, or capitals."""
+    """Whether `name` must be a variable's name, not a key itself: the variable is set, or the name is in capitals."""
     return name in os.environ or re.fullmatch(r"[A-Z]+\d{0,2}(?:_+[A-Z]*\d{0,2})*", name) is not None
 
 
 HARMLESS = ("HOME", "LANG", "LC_ALL", "LOGNAME", "PATH", "SHELL", "TERM", "TMPDIR", "USER")
-"""Variables that any program is given."""
+"""Variables that every program gets."""
 
 
 def handed(names: Sequence[str]) -> dict[str, str]:
-    """The variables of a program that is given the harmless ones and these."""
+    """Return the environment of a program: the variables of HARMLESS and `names` that are set."""
     return {name: os.environ[name] for name in (*HARMLESS, *names) if name in os.environ}
 
 
 def refuse_unset(names: Sequence[str]) -> None:
-    """Raise ConfigError for a variable to be handed on that is not there."""
+    """Raise ConfigError if a variable to be handed to a program is not set."""
     for name in names:
         if name not in os.environ:
             raise ConfigError(f"env: the environment variable {name} is not set; set it, or leave it out")
@@ -188,12 +188,12 @@ _typed: set[str] = set()
 
 
 def keep(*names: str) -> None:
-    """From here on the values of these environment variables are secrets, whatever the variables are called."""
+    """Treat the values of these environment variables as secrets from now on, whatever the variables are called."""
     _named.update(names)
 
 
 def keep_typed(words: Sequence[str]) -> None:
-    """From here on what is a secret in the words of a command line is one everywhere."""
+    """Treat the secrets in the words of a command line as secrets everywhere from now on."""
     for word in words:
         key, _, value = word.partition("=")
         last = key.rpartition(".")[2]
@@ -208,7 +208,7 @@ def keep_typed(words: Sequence[str]) -> None:
 
 @lru_cache(maxsize=1024)
 def _in_variable(name: str, value: str) -> tuple[str, ...]:
-    """What of an environment variable is a secret that no configuration names: by its name, or in a URL."""
+    """Return the secrets of a variable that no configuration names: its whole value, by its name, or parts of it."""
     is_word = value.isalpha() and len({value, value.lower(), value.upper()}) < 3
     is_whole = says_secret(name) and name not in _OF_SHELL and len(value) >= 8 and not is_word
     whole = (value,) if is_whole else ()
@@ -216,23 +216,23 @@ def _in_variable(name: str, value: str) -> tuple[str, ...]:
 
 
 def _is_telling(value: str) -> bool:
-    """A shorter one would be found everywhere."""
+    """Whether a secret is long enough to be masked: a shorter one would be found everywhere."""
     return len(value) >= 8 or (len(value) >= 5 and not value.isalpha() and not value.isdigit())
 
 
-# --- Texts without them.
+# --- Masking.
 
 
 def masked(text: str, *names: str) -> str:
-    """`text` with $NAME in the place of a variable's value, and *** for what was typed, also where that is spelled as
-    in a URL, in JSON or in a login. names: of variables whose values are secrets here, and perhaps nowhere else."""
+    """Replace the values of secret variables in `text` by $NAME, and typed secrets by ***, also in the spellings of
+    URLs, JSON and logins. names: further variables whose values are secrets in this text."""
     for spelling, shown in _spellings(names):
         text = text.replace(spelling, shown)
     return text
 
 
 def masked_bytes(data: bytes) -> bytes:
-    """The same for the content of a file."""
+    """Like `masked`, for the content of a file."""
     for spelling, shown in _spellings(()):
         data = data.replace(spelling.encode("utf-8", "surrogatepass"), shown.encode())
     return data
@@ -260,8 +260,8 @@ def _in_json(value: str) -> str:
 
 
 def discreet(text: str) -> str:
-    """`masked`, and *** for what looks like a secret in it: text that others have composed, of files that nobody has
-    looked into yet."""
+    """Like `masked`, and replace everything that looks like a secret by ***. For text by others, about files that are
+    not checked yet."""
     text = masked(text)
     for _, secret in found_in(text):
         text = text.replace(secret, "***") if len(secret) > 2 else text
@@ -269,7 +269,7 @@ def discreet(text: str) -> str:
 
 
 class _Masking:
-    """A stream of text that passes everything on, masked."""
+    """A text stream that masks everything it passes on."""
 
     def __init__(self, stream: TextIO) -> None:
         self._stream = stream
@@ -288,8 +288,8 @@ class _Masking:
 
 @contextmanager
 def guarded(words: Sequence[str] = ()) -> Iterator[None]:
-    """A command line of these words: what is a secret in it, and in the configuration, stays one until it is over, and
-    what is printed inside, by whomever, is masked."""
+    """Run a command line of these words. Its secrets, and those of the configuration, stay secrets until the block
+    ends. Everything printed inside the block is masked."""
     is_inner = isinstance(sys.stdout, _Masking)
     screen, named, typed = (sys.stdout, sys.stderr), {*_named}, {*_typed}
     keep_typed(words)

@@ -1,10 +1,10 @@
-"""Where a step's wall time goes: a clock that shares it out among stages, so that they add up to it exactly.
+"""A clock that shares a step's wall time out among stages, so that the stages add up to it exactly.
 
-    clock.stage(RECORDS)      a stretch of work with one thing going on; an inner stage's time is not its outer's
-    clock.call(GENERATION)    one of many calls in flight; it has the time only inside a stage that says `calls_first`
-    calling(GENERATION)       the same on the clock of whoever runs the episodes (calls_on), if there is one
+    clock.stage(RECORDS)      a stretch of one kind of work; the time of an inner stage does not count for the outer
+    clock.call(GENERATION)    one of many calls in flight; it gets the time only inside a stage with `calls_first`
+    calling(GENERATION)       the same on the clock that `calls_on` has set, if any
 
-Every nanosecond between two laps belongs to exactly one stage: that of the innermost `stage`, or OTHER outside of all.
+Every nanosecond between two laps belongs to exactly one stage: the innermost `stage` or a call it puts first, or OTHER.
 """
 
 from __future__ import annotations
@@ -19,54 +19,53 @@ from typing import Protocol
 
 
 class Stage(StrEnum):
-    """What a training step waits for."""
+    """The stages of a training step."""
 
     GENERATION = "generation"
-    """Of the rollout: at least one turn is being sampled. Tool time hidden behind it counts here, for the step does not
-    wait for that."""
+    """Rollout: at least one turn is being sampled. Tool calls at the same time count here, because the step does not
+    wait for them."""
     TOOLS = "tools"
-    """Of the rollout: nothing is being sampled, and at least one retriever, reranker, fetcher, tool or reader
-    is asked."""
+    """Rollout: no turn is being sampled, and a retriever, reranker, fetcher, tool or reader is being called."""
     QUEUE = "queue"
-    """Of the rollout: neither; limits of concurrency, the agent's own code."""
+    """Rollout: neither sampling nor calls; waiting for concurrency limits, or the agent's own code."""
     REWARD = "reward"
     """Judges and reward terms."""
     PACK = "pack"
-    """Samples to tensors on the device."""
+    """Packing samples into tensors on the device."""
     FORWARD = "forward"
     BACKWARD = "backward"
     OPTIMIZER = "optimizer"
     """Gradient norm, clipping and update."""
     UPDATE = "update"
-    """All of an update that has the next rollout beside it (algorithm.max_staleness=1): what happens at once is not
-    told apart. What the step waits for the rollout after that counts as the rollout's."""
+    """A whole update that runs beside the next rollout (algorithm.max_staleness=1): simultaneous work is not separated.
+    Further waiting for the rollout, after the update, counts as rollout."""
     SYNC = "sync"
-    """New weights into the engine, and the canary that checks them."""
+    """Copying new weights into the engine, and the canary that checks them."""
     RECORDS = "records"
     """Trajectories, metrics, trackers and the screen."""
     CHECKPOINT = "checkpoint"
     EVALUATION = "evaluation"
-    """Of the dev split."""
+    """Evaluation on the dev split."""
     OTHER = "other"
 
 
 class Clock(Protocol):
     def stage(self, stage: Stage, *, calls_first: Sequence[Stage] = ()) -> AbstractContextManager[None]:
-        """The time inside is `stage`'s, but for inner stages. calls_first: while a `call` of one of these is in flight,
-        it is that one's, the first of several."""
+        """Count the time inside for `stage`, inner stages left out. calls_first: while a `call` of one of these stages
+        is in flight, the time counts for it instead, for the first if there are several."""
         ...
 
     def call(self, stage: Stage) -> AbstractContextManager[None]:
-        """One call of this kind is in flight; calls may overlap in any way."""
+        """Count one call of this stage as in flight; calls may overlap in any way."""
         ...
 
     def lap(self) -> dict[str, float]:
-        """Seconds since the last lap (or the start): their `total`, then every stage. Empty where none are taken."""
+        """Return the seconds since the last lap (or the start): `total`, then every stage. A NoClock returns {}."""
         ...
 
 
 class NoClock:
-    """Takes no time, in both senses."""
+    """A clock that measures nothing."""
 
     def stage(self, stage: Stage, *, calls_first: Sequence[Stage] = ()) -> AbstractContextManager[None]:
         return nullcontext()
@@ -79,15 +78,15 @@ class NoClock:
 
 
 class StageClock:
-    """For one thread. now_ns: the time in nanoseconds, whole, so that no sum is rounded. settle: awaited by the host at
-    every border of a stage, so that work a device still has in hand is counted where it was ordered."""
+    """A clock for one thread. now_ns: the time in whole nanoseconds, so that no sum is rounded. settle: called at every
+    border of a stage to wait for the device, so that its pending work counts for the stage that ordered it."""
 
     def __init__(
         self, *, now_ns: Callable[[], int] = time.perf_counter_ns, settle: Callable[[], object] = lambda: None
     ) -> None:
         self._now_ns, self._settle = now_ns, settle
         self._open: list[tuple[Stage, Sequence[Stage]]] = [(Stage.OTHER, ())]
-        """The stages that are open, innermost last."""
+        """Open stages, innermost last."""
         self._calls: Counter[Stage] = Counter()
         self._spent: Counter[Stage] = Counter()
         self._since = now_ns()
@@ -120,7 +119,7 @@ class StageClock:
         return {"total": sum(spent.values()) / 1e9} | {stage.value: spent[stage] / 1e9 for stage in Stage}
 
     def _book(self) -> None:
-        """The time since the last border goes to what was going on."""
+        """Add the time since the last border to the stage that it belongs to."""
         stage, calls_first = self._open[-1]
         now = self._now_ns()
         self._spent[next((s for s in calls_first if self._calls[s]), stage)] += now - self._since
@@ -132,7 +131,7 @@ _calls_on: ContextVar[Clock | None] = ContextVar("calls_on", default=None)
 
 @contextmanager
 def calls_on(clock: Clock) -> Iterator[None]:
-    """Whatever says `calling` inside, or in a task that is made inside, is counted on `clock`."""
+    """Count every `calling` inside the block, or in a task that is made inside, on `clock`."""
     token = _calls_on.set(clock)
     try:
         yield
@@ -141,5 +140,5 @@ def calls_on(clock: Clock) -> Iterator[None]:
 
 
 def calling(stage: Stage) -> AbstractContextManager[None]:
-    """Around a call that an episode waits for."""
+    """Count a call that an episode waits for."""
     return (_calls_on.get() or NoClock()).call(stage)

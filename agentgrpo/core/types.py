@@ -1,9 +1,9 @@
-"""The nouns of the one flow. Standard library only; every other module speaks in these.
+"""The data types that all other modules share. Standard library only.
 
 Worked example, one search episode with one search and one answer (P = prompt tokens, A = sampled, E = injected):
 
     segments     P0 (user)   A0 (assistant, sampled)   E0 (tool)   A1 (assistant, sampled)
-    token_ids  = P0 + A0 + E0 + A1        what the model saw, in order; each segment holds only what it adds
+    token_ids  = P0 + A0 + E0 + A1        all tokens that the model saw, in order; each segment holds only its own
     loss_mask  = 0*|P0| 1*|A0| 0*|E0| 1*|A1|
     logprobs   = 0 where the mask is 0; log p(token | everything before it) at sampling where it is 1
 """
@@ -73,22 +73,22 @@ class ToolCall:
     name: str
     arguments: Mapping[str, Any]
     id: str = ""
-    """Of the model family's own, where it gives calls one."""
+    """Id of the call, in model families that give calls an id."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Message:
-    """One chat message as people see it; never re-tokenised once sampled."""
+    """One chat message in readable form; never re-tokenised once sampled."""
 
     role: Role
     content: str
     tool_calls: tuple[ToolCall, ...] = ()
     pieces: tuple[Piece, ...] = ()
-    """`content` in stretches, some of them trusted; () = none of it is."""
+    """`content` as trusted and untrusted pieces; () = all of it is untrusted."""
 
     @classmethod
     def of_pieces(cls, pieces: Sequence[Piece]) -> Message:
-        """What an environment says between turns, as a user message."""
+        """Return a user message of these pieces, for an environment's reply between turns."""
         return cls(role="user", content="".join(piece.text for piece in pieces), pieces=tuple(pieces))
 
 
@@ -102,10 +102,10 @@ class Task:
     references: tuple[str, ...]
     """Acceptable answers."""
     metadata: Mapping[str, Any] = field(default_factory=dict)
-    """The data set's own fields, untouched (`kind`, `supporting` = ids of the passages that prove the answer, ...)."""
+    """Fields of the data set, unchanged (`kind`, `supporting` = ids of the passages that prove the answer, ...)."""
     data_source: str = ""
     is_messages: bool = False
-    """Its row has a list of messages where others have a text, be it of a single one."""
+    """Whether the data row holds a list of messages (even of one) instead of a text."""
 
     @property
     def is_chat(self) -> bool:
@@ -116,13 +116,13 @@ class Task:
         return next(m.content for m in reversed(self.messages) if m.role == "user")
 
     def apart(self) -> Task:
-        """The same with metadata of its own: what code from outside changes there, nobody else sees."""
+        """Return a copy with its own metadata, so that nobody else sees the changes of external code there."""
         return replace(self, metadata=deepcopy(self.metadata))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Passage:
-    """One document as a retriever returns it. `score` is None where the backend gives none."""
+    """One document returned by a retriever. `score` is None if the backend gives no score."""
 
     id: str
     text: str
@@ -133,29 +133,29 @@ class Passage:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Segment:
-    """Contiguous tokens with one author. `sampled` is a fact of its own, not derived from the role."""
+    """Contiguous tokens with one author. `sampled` is independent of the role."""
 
     role: Role
     token_ids: tuple[int, ...]
     sampled: bool
-    """It is the policy's turn. Without log-probs it was demonstrated: no policy has sampled it."""
+    """Whether it is a turn of the policy. A turn without log-probs is a demonstration: no policy has sampled it."""
     logprobs: tuple[float, ...] | None = None
     """log p of each token under the distribution it was sampled from."""
     policy_version: int | None = None
-    """Completed updates of the weights that sampled it; given iff logprobs are."""
+    """Updates that its sampling weights had completed; set iff logprobs is."""
     text: str = ""
-    """For readers. Never tokenised again."""
+    """Text for readers; never tokenised again."""
     cut_short: bool = False
-    """It was sampled up to a limit of tokens, not to a stop."""
+    """Whether sampling ended at a token limit, not at a stop."""
     masked: bool = False
-    """It was sampled, and is not trained."""
+    """Whether it was sampled but is not trained."""
     end: str = ""
-    """How `text` spells the token that ended the turn."""
+    """Spelling in `text` of the token that ended the turn."""
     grammar: str = ""
-    """Held the turn while it was sampled; "" = the policy was free."""
+    """Grammar that the turn was held to while it was sampled; "" = no grammar."""
     acts: str = ""
-    """What its renderer read in a turn, a letter each: T(hought), S(earch, or any other call), A(nswer); I of what
-    answers calls. "" = no renderer has read it."""
+    """Acts that the renderer has read in a turn, a letter each: T(hought), S(earch, or any other call), A(nswer). A
+    reply to calls has I. "" = no renderer has read it."""
 
     def __post_init__(self) -> None:
         if (self.logprobs is None) != (self.policy_version is None) or (self.logprobs is not None and not self.sampled):
@@ -170,13 +170,13 @@ class Segment:
 
     @property
     def is_trained(self) -> bool:
-        """Its tokens have a gradient."""
+        """Whether its tokens have a gradient."""
         return self.sampled and not self.masked
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Branch:
-    """A run of Segments that is one context."""
+    """A sequence of Segments that forms one context."""
 
     segments: tuple[Segment, ...]
     seat: str = ""
@@ -192,7 +192,7 @@ class Branch:
 
     @property
     def logprobs(self) -> tuple[float, ...] | None:
-        """Aligned with token_ids; 0.0 where the mask is 0. None where a turn of it was demonstrated."""
+        """Log-probs aligned with token_ids; 0.0 where the mask is 0. None if a turn was demonstrated."""
         if any(s.sampled and s.logprobs is None for s in self.segments):
             return None
         trained = ((s.is_trained and s.logprobs) or repeat(0.0, len(s.token_ids)) for s in self.segments)
@@ -230,8 +230,8 @@ class Citation:
     marker: str
     text: str
     places: tuple[int, ...] = ()
-    """Where its markers stood in Episode.answer, which is without them: of each the number of characters before it. One
-    that opens a line stands before the text of that line, any other behind what it proves. () = not known, as in
+    """Character offsets of its markers in Episode.answer, from which the markers are removed. A marker that opens a
+    line stands before the text of that line, any other marker after the text that it supports. () = not known, as in
     records of older versions."""
 
 
@@ -243,20 +243,20 @@ class ToolRecord:
     arguments: Mapping[str, Any]
     outcome: Outcome
     turn: int
-    """Which of Episode.turns made the call, from 0."""
+    """Index in Episode.turns of the turn that made the call."""
     num_results: int = 0
     result_ids: tuple[str, ...] = ()
     cached: bool = False
     detail: str = ""
     num_bytes: int = 0
-    """Of the whole result, before it was cut to length."""
+    """Size of the whole result, before it was cut to length."""
     was_cut: bool = False
-    """The policy was shown only its beginning."""
+    """Whether the policy was shown only its beginning."""
     cost: float = 0.0
     by_environment: bool = False
-    """The environment made it by itself, behind that turn: the policy did not ask for it."""
+    """Whether the environment made the call by itself after that turn, without a request of the policy."""
     seconds: float = field(default=0.0, compare=False)
-    """A clock, so it is recorded apart from the rest."""
+    """Wall time of the call. Clocks do not repeat, so it is recorded apart from the rest."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -280,19 +280,19 @@ class Episode:
     metrics: Mapping[str, float]
     """Counts and scores by name: a pure function of tokens and tool results, never a clock."""
     metrics_by_turn: Mapping[str, tuple[float, ...]] = field(default_factory=dict)
-    """Of some metrics, what each of `turns` added to them."""
+    """For some metrics, the contribution of each of `turns`."""
     citations: tuple[Citation, ...] = ()
     retrieved_ids: tuple[str, ...] = ()
     """Ids of every distinct passage shown to the policy, in order."""
     tool_records: tuple[ToolRecord, ...] = ()
     memory: tuple[Mapping[str, Any], ...] = ()
-    """What a memory agent wrote in each branch (environments.memory), as JSON values."""
+    """JSON values that a memory agent wrote in each branch (environments.memory)."""
     environment: str = ""
-    """Name of the environment it was an attempt in."""
+    """Name of its environment."""
     turn_rewards: tuple[float, ...] = ()
-    """What the environment itself paid for each of `turns`; () = nothing."""
+    """Reward that the environment itself gave for each of `turns`; () = no such rewards."""
     outcome: Mapping[str, float | tuple[float, ...]] = field(default_factory=dict)
-    """What Environment.score returned: a number, or one for each of `turns`, by name."""
+    """Result of Environment.score: by name a number, or one number for each of `turns`."""
     failure: Failure | None = None
     """Set iff the infrastructure failed; such an episode is never scored and never trained on."""
     timings: Mapping[str, float] = field(default_factory=dict)
@@ -300,7 +300,7 @@ class Episode:
 
     @property
     def turns(self) -> tuple[Segment, ...]:
-        """What the policy sampled, in order: a turn each, over all branches."""
+        """The sampled segments of all branches in order, one for each turn."""
         return tuple(s for b in self.branches for s in b.segments if s.sampled)
 
     @property
@@ -310,13 +310,13 @@ class Episode:
 
     @property
     def is_demonstrated(self) -> bool:
-        """Its turns were given, for the policy to imitate: no policy has sampled them."""
+        """Whether its turns are a demonstration for the policy to imitate, which no policy has sampled."""
         return any(turn.logprobs is None for turn in self.turns)
 
     @property
     def is_truncated(self) -> bool:
-        """Tokens ended it, not the policy: its context was full, or a limit cut the last turn of a branch short, masked
-        ones left out, and those with which another branch goes on."""
+        """Whether a token limit ended it, not the policy: its context was full, or the last trained turn of a branch
+        was cut short. A turn with which another branch goes on does not count."""
         last = [next((s for s in reversed(b.segments) if s.is_trained), None) for b in self.branches]
         cut = {s.token_ids for s in last if s is not None and s.cut_short}
         if cut:
@@ -334,7 +334,7 @@ class EpisodeGroup:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RewardResult:
-    """total and every term as it entered the total (weights, gates and scale applied), plus the four dimensions."""
+    """The total, every term as it entered the total (weights, gates and scale applied), and the four dimensions."""
 
     total: float
     terms: Mapping[str, float]
@@ -342,25 +342,25 @@ class RewardResult:
     correctness: float
     """The judge's raw grade of the answer in [0, 1]; 0.0 for no answer."""
     parts: Mapping[str, float] = field(default_factory=dict)
-    """The grades that `correctness` is made of, by name, where a judge grades by several criteria; and what it counted
-    on the way, such as claims. Further numbers of a reward function are TERM/NAME."""
+    """The grades that make up `correctness`, by name, if a judge grades by several criteria, and its counts, such as
+    claims. Further numbers of a reward function are named TERM/NAME."""
     reason: str = ""
-    """What the judge gave as the reason for its grade, and texts that reward functions gave beside their numbers."""
+    """The judge's reason for its grade, and texts that reward functions gave beside their numbers."""
     turns: tuple[float, ...] = ()
-    """What each sampled turn brought (Episode.turns), adding up to total; () = all of it came with the last one."""
+    """The reward of each sampled turn (Episode.turns), adding up to total; () = the last turn gets all of it."""
     branches: tuple[float, ...] = ()
-    """The reward of each branch on its own tokens, total their mean (less KL, where each pays for its own tokens alone:
-    grpo.kl); () = total for every branch."""
+    """The reward of each branch on its own tokens; () = total for every branch. `total` is their mean, except that a KL
+    penalty (grpo.kl) reduces a branch by that of its own tokens, and total by the sum of all."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScoredGroup:
-    """rewards[i] belongs to group.episodes[i]; None = could not be scored, which is never the same as 0."""
+    """rewards[i] belongs to group.episodes[i]; None = could not be scored, which differs from 0."""
 
     group: EpisodeGroup
     rewards: tuple[RewardResult | None, ...]
     failures: tuple[Failure | None, ...] = ()
-    """Why rewards[i] is None where the episode itself was fine (a judge failed)."""
+    """Reason why rewards[i] is None although the episode itself was fine (a judge failed)."""
 
 
 CONSTANT_WITHIN = 1e-9
@@ -368,14 +368,14 @@ CONSTANT_WITHIN = 1e-9
 
 
 def has_zero_variance(rewards: Sequence[float | None]) -> bool:
-    """Whether a group's rewards say nothing of any episode: fewer than two scored rewards, or all of them equal."""
+    """Whether a group has zero variance: fewer than two scored rewards, or all of them equal."""
     scored = [r for r in rewards if r is not None]
     return len(scored) < 2 or max(scored) - min(scored) <= CONSTANT_WITHIN
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrainingSample:
-    """One Branch flattened, with its advantage. Its sequences are equally long.
+    """One flattened Branch with its advantage. All sequences have the same length.
 
     token_ids = P0+A0+E0+A1 ; loss_mask = 0*|P0| 1*|A0| 0*|E0| 1*|A1|
     rollout_logprobs = 0.0 where the mask is 0
@@ -386,15 +386,15 @@ class TrainingSample:
     token_ids: tuple[int, ...]
     loss_mask: tuple[int, ...]
     rollout_logprobs: tuple[float, ...] | None
-    """None = demonstrated: no policy has sampled it."""
+    """Log-probs at sampling; None = a demonstration, which no policy has sampled."""
     advantage: float | tuple[float, ...]
-    """The credit of every loss token, or one for each token where turns have their own (0.0 where the mask is 0)."""
+    """The advantage of every loss token, or one value per token if turns differ (0.0 where the mask is 0)."""
     num_prompt_tokens: int
     """Length of the prefix that every sample of the group shares."""
     policy_version: int | None
-    """Of the oldest weights that sampled a token of it; None = none has."""
+    """Version of the oldest weights that sampled one of its tokens; None = no weights did."""
     grammars: tuple[tuple[int, int, str], ...] = ()
-    """(first token, number of tokens, grammar) of each trained turn that was held to one, in order."""
+    """(first token, number of tokens, grammar) of each trained turn that was held to a grammar, in order."""
 
     def __post_init__(self) -> None:
         n, mask = len(self.token_ids), len(self.loss_mask)

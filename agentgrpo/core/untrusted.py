@@ -1,5 +1,5 @@
-"""What others wrote: text (a program's output, a page, a passage) made safe for a policy to read and for people to
-print; folders and trees refused that would never end."""
+"""Untrusted input: make text (a program's output, a page, a passage) safe for a policy to read and for people to print,
+and refuse folders and trees that would never end."""
 
 from __future__ import annotations
 
@@ -27,15 +27,15 @@ _ESCAPES = re.compile(
 _INVISIBLE = re.compile(
     "[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200b\u200e\u200f\u2028-\u202e\u2060-\u2069\ufeff\U000e0000-\U000e007f]"
 )
-"""Control characters but tab and line feed, bidirectional controls, separators, and what has no width. Not the two
-joiners (U+200C, U+200D), without which Persian, Hindi and emoji are other words."""
+"""Control characters but tab and line feed, bidirectional controls, separators, and characters without width. The two
+joiners (U+200C, U+200D) are kept: without them Persian, Hindi and emoji would change."""
 _PART = 2**20
-"""Characters that are made visible at once. Of a sequence that stands across two parts, its letters stay."""
+"""Characters that `visible` handles at once. An escape sequence across two parts leaves its letters."""
 
 
 def visible(text: str) -> str:
-    """`text` without escape sequences, control characters and invisible ones. It takes time in proportion to its
-    length, whatever is in it; in a thread, it holds up no other for long."""
+    """Return `text` without escape sequences, control characters and invisible characters. The time is proportional to
+    the length for any content; in a thread, it does not hold up other threads for long."""
     if text.isascii() and text.isprintable():
         return text
     parts = (text[i : i + _PART] for i in range(0, len(text), _PART))
@@ -43,7 +43,7 @@ def visible(text: str) -> str:
 
 
 def printable(text: str) -> str:
-    """`text`, in which there may be words of others (an error's, a file's name), as a terminal and a log may get it:
+    """Return `text`, which may quote others (an error, a file's name), in a form that is safe for a terminal and a log:
     visible, and without secrets."""
     return visible(discreet(text))
 
@@ -53,12 +53,12 @@ _FILLERS = frozenset("\u115f\u1160\u2800\u3164\uffa0")
 
 
 def is_blank(text: str) -> bool:
-    """Whether nothing of `text` can be seen: no letter, number, punctuation or sign."""
+    """Whether `text` has nothing visible: no letter, number, punctuation or sign."""
     return not any(c not in _FILLERS and unicodedata.category(c)[0] in "LNPS" for c in text)
 
 
 def unframed(text: str, tags: Iterable[str]) -> str:
-    """`text` in which none of `tags` is a tag, opening or closing: `</information>` becomes `&lt;/information>`."""
+    """Escape the opening and closing `tags` in `text`: `</information>` becomes `&lt;/information>`."""
     return _tags(tuple(tags)).sub("&lt;", text) if "<" in text else text
 
 
@@ -68,7 +68,7 @@ def _tags(names: tuple[str, ...]) -> re.Pattern[str]:
     return re.compile(rf"<(?=\s*/?\s*(?:{one_of})(?![\w-]))", re.IGNORECASE)
 
 
-# --- Folders and trees of others: a run's directory, a checkpoint, a configuration.
+# --- Untrusted folders and trees: a run's directory, a checkpoint, a configuration.
 
 _KINDS = {
     stat.S_IFIFO: "a named pipe",
@@ -84,30 +84,30 @@ _DIGITS = 300
 
 @contextmanager
 def damaged(where: object, kind: type[AgentGrpoError] = DataError) -> Iterator[None]:
-    """What is raised by data that is not what it should be leaves the block as an error about `where`."""
+    """Turn any error of the block, which damaged data can raise, into an error of type `kind` about `where`."""
     try:
         yield
     except AgentGrpoError:
         raise
-    except Exception as e:  # of libraries, too
+    except Exception as e:  # errors of libraries too
         raise kind(f"{where} is damaged: {line_of(e)}") from e
 
 
 def read_json(text: str | bytes) -> Any:
-    """The value. Raises ValueError for what is no JSON, also for a number that no float holds; RecursionError."""
+    """Parse JSON. Raises ValueError for invalid JSON and for an integer of over 300 digits; RecursionError."""
     return json.loads(text, parse_int=_int)
 
 
 def read_body(body: bytes) -> Any:
-    """The value of what a client has sent, which may be large: read in a thread, it holds up no other. Raises
-    ValueError for what is no JSON, and for more values than any request has; RecursionError."""
+    """Parse the JSON body of a client's request. It may be large: in a thread, parsing does not hold up other threads.
+    Raises ValueError for invalid JSON, and for more values than any request has; RecursionError."""
     if sum(map(body.count, (b",", b"[", b"{"))) > _MOST_VALUES:
         raise ValueError(f"more than {_MOST_VALUES} values")
     return json.loads(body, cls=_InPython)
 
 
 class _InPython(json.JSONDecoder):
-    """The scanner in C, which json takes, lets no other thread run until all is read."""
+    """A decoder in Python: json's default scanner in C lets no other thread run until it has read everything."""
 
     def __init__(self, **options: Any) -> None:
         super().__init__(**options)
@@ -122,7 +122,7 @@ def _int(digits: str) -> int:
 
 def refuse_special_files(folder: Path) -> None:
     """Raise DataError for the first entry below `folder`, links followed, that is neither a file nor a folder: reading
-    it might never end. And for a folder that is named as a file is."""
+    it might never end. Also refuse a folder with the name of a file."""
     for path in (folder, *sorted(folder.rglob("*"))):
         try:
             mode = path.stat().st_mode
@@ -135,24 +135,24 @@ def refuse_special_files(folder: Path) -> None:
 
 
 def refuse_links_out(folder: Path) -> None:
-    """Raise DataError for the first link below `folder` that leads out of it: whoever writes there writes elsewhere."""
+    """Raise DataError for the first link below `folder` that leads out of it: a write there would go elsewhere."""
     home = os.path.realpath(folder)
     for path in sorted(folder.rglob("*")):
         if path.is_symlink() and not Path(os.path.realpath(path)).is_relative_to(home):
             raise DataError(
-                f"{path} leads out of {folder}, and a run that goes on writes there; put what it leads to in its place"
+                f"{path} leads out of {folder}, and a resumed run writes there; replace the link by its target"
             )
 
 
 def refuse_endless(tree: object, where: object) -> None:
-    """Raise DataError for a tree of more values than any configuration has, as YAML's aliases can make it: each of ten
-    lines says the line before it ten times. And for a number that no float holds."""
+    """Raise DataError for a tree with more values than any configuration has. YAML's aliases can make such a tree: each
+    of ten lines repeats the line before it ten times. Also refuse an integer that no float holds."""
     left, waiting = _MOST_NODES, [tree]
     while waiting:
         node = waiting.pop()
         left -= 1
         if left < 0:
-            raise DataError(f"{where} has more than {_MOST_NODES} values, aliases written out; no configuration has")
+            raise DataError(f"{where} has more than {_MOST_NODES} values, aliases written out; that is too large")
         if isinstance(node, int) and abs(node) > sys.float_info.max:
             raise DataError(f"{where} has a number beyond {sys.float_info.max:.0e}; no setting is so large")
         if isinstance(node, Mapping):

@@ -1,8 +1,8 @@
-"""Attention of one packed engine step, plugged into unmodified transformers models.
+"""Attention of one packed engine step, for unmodified transformers models.
 
-A step is one row [1, T]: first the tokens that attend by themselves (decoding ones above all), then the spans, then
-padding. The model's own layers compute all that is per token; only attention mixes tokens, and it runs here: keys and
-values go to the episodes' caches, then every query reads the cache of its own episode.
+A step is one row [1, T]: first the tokens that attend separately (mainly the decoding ones), then the spans, then
+padding. The model's own layers compute everything that is per token. Only attention mixes tokens, and it is computed
+here: keys and values are written to the episodes' caches, then every query reads the cache of its own episode.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ from agentgrpo.engines.kernels.causal import causal_attention, suits
 
 NAME = "agentgrpo_caches"
 UNSUPPORTED = ("softcap", "s_aux", "position_bias")
-"""Keywords with which models ask for attention other than full causal softmax attention. A sliding window is none: no
-context of an engine is longer (limits.refuse_other_attention)."""
+"""Keywords with which models request anything but full causal softmax attention. A sliding window is not listed,
+because no context of an engine exceeds it (limits.refuse_other_attention)."""
 
 
 @dataclass(frozen=True, slots=True)
 class Chunk:
-    """Queries [first, last), which read equally many keys, under mask [n, 1, 1, keys]: one call, where calls are
-    dear."""
+    """Queries [first, last), which read the same number of keys, under mask [n, 1, 1, keys]: computed in one call if
+    calls are expensive."""
 
     first: int
     last: int
@@ -41,8 +41,8 @@ class Chunk:
 
 @dataclass(frozen=True, slots=True)
 class Reads:
-    """What n queries read that attend by themselves, [layer][query]: keys [Hkv, D, length] and values [Hkv, length, D],
-    views of caches. Without `chunks` length is the query's own, with them its bucket."""
+    """Keys and values read by n queries that attend separately, [layer][query]: keys [Hkv, D, length] and values [Hkv,
+    length, D], views of caches. Without `chunks`, length is the query's own length; with chunks, its bucket."""
 
     keys: list[tuple[Tensor, ...]]
     values: list[tuple[Tensor, ...]]
@@ -51,8 +51,8 @@ class Reads:
 
 @dataclass(frozen=True, slots=True)
 class PrefillSpan:
-    """Packed tokens [first, last) of one episode, whose first token has position `start`. mask [n, start + n], or None
-    where plain causal attention will do."""
+    """Packed tokens [first, last) of one episode; the first token has position `start`. mask [n, start + n], or None if
+    plain causal attention suffices."""
 
     first: int
     last: int
@@ -63,7 +63,8 @@ class PrefillSpan:
 
 @dataclass(frozen=True, slots=True)
 class LastLayer:
-    """The layer whose output is read in a few rows `at` [n] only: each of them attends by itself, the others not."""
+    """The last layer, whose output is read only in the rows `at` [n]: each of these attends separately, the others not
+    at all."""
 
     index: int
     at: Tensor
@@ -72,8 +73,8 @@ class LastLayer:
 
 @dataclass(frozen=True, slots=True)
 class AttentionPlan:
-    """What the attention of one step needs. The first `num_singles` tokens attend by themselves and go to `targets`
-    [layer][token], views [2, Hkv, D] of caches."""
+    """The plan of one step's attention. The first `num_singles` tokens attend separately, and their keys and values go
+    to `targets` [layer][token], views [2, Hkv, D] of caches."""
 
     num_singles: int
     targets: list[tuple[Tensor, ...]]
@@ -84,9 +85,9 @@ class AttentionPlan:
 
 @dataclass(frozen=True, slots=True)
 class RowPlan:
-    """A step of one token for each of R rows of `kv` [layers, 2, >= R, Hkv, length, D], which all read as many keys as
-    `mask` [R, 1, 1, n] has: fixed shapes, and nothing of the step but in tensors. targets [R]: where in its row a
-    token's key and value go. rows [R]: 0 ... R - 1."""
+    """A step with one token for each of R rows of `kv` [layers, 2, >= R, Hkv, length, D]. Every row reads as many keys
+    as `mask` [R, 1, 1, n] has. So shapes are fixed, and everything specific to the step is in tensors. targets [R]: the
+    place in its row for a token's key and value. rows [R]: 0 ... R - 1."""
 
     kv: Tensor
     rows: Tensor
@@ -95,7 +96,8 @@ class RowPlan:
 
     @classmethod
     def of(cls, kv: Tensor, positions: Tensor, targets: Tensor, num_keys: int) -> RowPlan:
-        """The token of row r is at positions[r] and sees keys 0 ... positions[r], of the first `num_keys`."""
+        """Return a plan in which row r's token is at positions[r] and sees keys 0 ... positions[r] of the first
+        `num_keys`."""
         rows = torch.arange(len(positions), device=kv.device)
         hidden = torch.arange(num_keys, device=kv.device) > positions[:, None]
         mask = torch.zeros(hidden.shape, dtype=kv.dtype, device=kv.device).masked_fill_(hidden, -math.inf)
@@ -113,7 +115,7 @@ def cache_attention(
     plan: AttentionPlan | RowPlan | None = None,
     **options: Any,
 ) -> tuple[Tensor, None]:
-    """query [1, H, T, D], key and value [1, Hkv, T, D] -> [1, T, H, D]. Padding comes out as zeros."""
+    """query [1, H, T, D], key and value [1, Hkv, T, D] -> [1, T, H, D]. Padding becomes zeros."""
     asked = [name for name in UNSUPPORTED if options.get(name) is not None]
     if plan is None or asked:
         raise EngineError(
@@ -146,11 +148,12 @@ def cache_attention(
 
 
 def _attend(query: Tensor, reads: Reads, layer: int, num_kv_heads: int, scale: float) -> Tensor:
-    """query [n, H, D] -> [n, H, D], each query by itself. Grouped ones are packed, so that no key is repeated.
+    """query [n, H, D] -> [n, H, D], each query separately. Grouped query heads are computed together, so that no key is
+    repeated.
 
-    On a CPU every query reads its cache in place: a copy of the keys of several, for one call over all of them, costs
-    as much as the attention itself. In fp32 plain products are faster than the fused kernel, and their bits do not
-    depend on the number of threads, whereas the kernel's do when H/Hkv is odd."""
+    On a CPU every query reads its cache in place: copying the keys of several queries, for one call over all of them,
+    costs as much as the attention itself. In fp32 plain products are faster than the fused kernel. Their bits do not
+    depend on the number of threads, unlike those of the kernel if H/Hkv is odd."""
     n, num_heads, head_dim = query.shape
     if n == 0:
         return query
@@ -199,7 +202,8 @@ def _attend_rows(query: Tensor, fresh: Tensor, plan: RowPlan, layer: int, scale:
 
 
 def _no_mask(*_: Any, **__: Any) -> None:
-    """transformers would build a [T, T] mask over the packed row; the plan brings its own masks."""
+    """Return no mask, because transformers would build a [T, T] mask over the packed row; the plan brings its own
+    masks."""
 
 
 AttentionInterface.register(NAME, cache_attention)
@@ -210,8 +214,8 @@ AttentionMaskInterface.register(NAME, _no_mask)
 def engine_mode(
     model: PreTrainedModel, *, attention: str = NAME, modules: Sequence[nn.Module] | None = None
 ) -> Iterator[None]:
-    """The live policy with that attention, without dropout and gradients. Everything is put back afterwards, module by
-    module: whoever trains the same weights finds them as they were left. modules: all of the model's, if known."""
+    """Run the live policy with this attention, without dropout and gradients. Everything is restored afterwards, module
+    by module, so training of the same weights is not affected. modules: all modules of the model, if known."""
     before = model.config._attn_implementation
     training = [m for m in (model.modules() if modules is None else modules) if m.training]
     model.config._attn_implementation = attention

@@ -1,4 +1,4 @@
-"""What an engine is: token ids in, sampled token ids out."""
+"""The Engine interface: token ids in, sampled token ids out."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SamplingParams:
-    """How one turn is sampled. temperature 0 = greedy (its logprobs are those of the untempered distribution)."""
+    """How one turn is sampled. temperature 0 = greedy (log-probs are those of the untempered distribution)."""
 
     max_tokens: int = 64
     temperature: float = 1.0
@@ -24,14 +24,14 @@ class SamplingParams:
     """0 = off."""
     min_p: float = 0.0
     stop: tuple[str, ...] = ()
-    """Sampling ends with the token that completes one of these strings; it is kept and trained on."""
+    """Sampling ends with the token that completes one of these strings; the token is kept and trained on."""
     stop_token_ids: tuple[int, ...] = ()
     opening: int = 0
-    """Tokens that the context opens with and other contexts too, of this episode or of others: instructions. An engine
-    may compute these once for all. What is sampled does not depend on whether it does."""
+    """Number of leading tokens, such as instructions, that other contexts share, in this episode or in others. An
+    engine may compute these once for all contexts; this does not change the sampled tokens."""
     grammar: str = ""
-    """Holds the turn (engines.grammar); "" = the policy is free. An engine that cannot do so raises EngineError of kind
-    grammar."""
+    """Grammar that the turn is held to (engines.grammar); "" = no grammar. An engine that cannot hold a turn to a
+    grammar raises EngineError of kind "grammar"."""
 
     def __post_init__(self) -> None:
         if (
@@ -49,11 +49,11 @@ class SamplingParams:
 
 
 class SeedKey(NamedTuple):
-    """Names one sampled turn. With the run seed and a token index it determines every random number of the turn:
-    u = hash(run_seed, stream, task_id, sample_index, turn, token_index)."""
+    """Names one sampled turn. Together with the run seed and a token index it determines every random number of the
+    turn: u = hash(run_seed, stream, task_id, sample_index, turn, token_index)."""
 
     stream: str
-    """What is sampled for: "train/12" (the step), "eval/test"."""
+    """The purpose of the sampling: "train/12" (with the step), "eval/test"."""
     task_id: str
     sample_index: int
     turn: int
@@ -69,7 +69,7 @@ class SeedKey(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Completion:
-    """One sampled turn. token_ids and logprobs are equally long and include the stop token."""
+    """One sampled turn. token_ids and logprobs have the same length and include the stop token."""
 
     token_ids: tuple[int, ...]
     logprobs: tuple[float, ...]
@@ -78,44 +78,44 @@ class Completion:
     time_queue: float = 0.0
     """Seconds between the request and its first forward pass."""
     time_generate: float = 0.0
-    """Seconds from there to the last token."""
+    """Seconds from the first forward pass to the last token."""
 
 
 class WeightFiles(Protocol):
-    """What is trained, for engines that sample elsewhere."""
+    """The trained weights, for engines that sample in other processes."""
 
     is_adapter: bool
     device: torch.device
-    """That the weights are on."""
+    """Device of the weights."""
 
     def write(self, folder: Path) -> str:
-        """A whole model as transformers loads it, with output embeddings of its own, or the adapter alone as peft does;
-        durable when this returns. All processes call it, the first one writes. Returns what names the content, on all
-        processes the same."""
+        """Write a whole model that transformers loads, with separate output embeddings, or only the adapter as peft
+        loads it; durable on return. All processes call it, and the first one writes. Returns a name of the content, the
+        same on all processes."""
         ...
 
 
 class Engine(Protocol):
     trainable: bool
-    """False where logprobs or token ids are not exact (text-only endpoints): evaluation only."""
+    """False if log-probs or token ids are not exact (text-only endpoints): for evaluation only."""
     max_context: int
-    """Tokens that fit, prompt and completion together."""
+    """Maximum number of tokens of prompt and completion together."""
 
     async def generate(self, token_ids: Sequence[int], sampling: SamplingParams, key: SeedKey) -> Completion:
         """Sample one turn after `token_ids` (the whole context). Calls of one episode extend each other, so an engine
-        keeps what it computed until `release`. Raises EngineError; a cancelled call stops sampling at once."""
+        keeps its computed state until `release`. Raises EngineError; a cancelled call stops sampling at once."""
         ...
 
     def release(self, key: SeedKey) -> None:
-        """The episode of `key` is over: whatever is kept for it may go. Harmless when nothing is."""
+        """End the episode of `key`: its stored state may be freed. Harmless if nothing is stored."""
         ...
 
     async def score(self, token_ids: Sequence[int]) -> list[float]:
-        """log p(token_ids[i] | token_ids[:i]) for i >= 1, untempered: what the weight-sync canary compares."""
+        """Return log p(token_ids[i] | token_ids[:i]) for i >= 1, untempered: the weight-sync canary compares these."""
         ...
 
     async def load_weights(self, policy_version: int) -> None:
-        """The policy has new weights: from here on sample from them, and forget everything computed with older ones."""
+        """Sample from the policy's new weights from now on, and discard everything computed with older weights."""
         ...
 
     async def close(self) -> None: ...

@@ -1,7 +1,7 @@
-"""The keys and values of one episode: a tensor of its own, as long as the episode needs, or a part of a larger one.
+"""The keys and values of one episode: a separate tensor, as long as the episode needs, or a part of a larger one.
 
-Of its own: memory follows each episode's own length, goes back the moment the episode is released, and is read in
-place. A part of a larger one: where a step reads many of them at fixed addresses; see rows.py.
+A separate tensor follows the length of its episode, is freed as soon as the episode is released, and is read in place.
+A part of a larger tensor is used if a step reads many caches at fixed addresses; see recorded.py.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ BUCKET = 64
 
 
 def bucketed(tokens: int) -> int:
-    """Rounded up to a multiple of 64, and beyond 512 tokens of an eighth of the next power of two: at most a quarter
-    more than 256 tokens or more need, and few distinct lengths."""
+    """Round up to a multiple of 64 and, beyond 512 tokens, of an eighth of the next power of two. From 256 tokens on
+    this adds at most a quarter, and there are few distinct lengths."""
     step = max(BUCKET, 1 << max(0, (tokens - 1).bit_length() - 3))
     return -(-tokens // step) * step
 
 
 class CacheShape(NamedTuple):
-    """What all caches of a model have in common."""
+    """Properties shared by all caches of a model."""
 
     layers: int
     kv_heads: int
@@ -34,8 +34,8 @@ class CacheShape(NamedTuple):
     dtype: torch.dtype
     device: torch.device
     in_place: bool
-    """Queries that attend by themselves read their own cache and no token more, one call each: best on a CPU. Else many
-    are served by one call, and read and mask what lies beyond their own length."""
+    """Queries that attend separately read exactly their own cache, with one call each: best on a CPU. Otherwise one
+    call serves many queries, which also read the keys beyond their own length and mask them."""
 
     @classmethod
     def of(cls, model: PreTrainedModel) -> CacheShape:
@@ -52,19 +52,19 @@ class CacheShape(NamedTuple):
 
     @property
     def token_bytes(self) -> int:
-        """Of the keys and values of a token."""
+        """Size of the keys and values of one token."""
         return 2 * self.layers * self.kv_heads * self.head_dim * self.dtype.itemsize
 
     def room(self, tokens: int) -> Tensor:
-        """New memory for the keys and values of so many tokens, [layers, 2, kv heads, tokens, head dim]."""
-        new = torch.empty if self.in_place else torch.zeros  # 0 * nan is nan, masked or not
+        """Allocate memory for the keys and values of `tokens` tokens, [layers, 2, kv heads, tokens, head dim]."""
+        new = torch.empty if self.in_place else torch.zeros  # 0 * nan is nan, even if masked
         return new((self.layers, 2, self.kv_heads, tokens, self.head_dim), dtype=self.dtype, device=self.device)
 
 
 class KVCache:
-    """kv [layers, 2, kv heads, capacity, head dim]: keys (0) and values (1); finite where nothing was written yet, if
-    that may be read. keys_t is kv's keys as [layers, kv heads, head dim, capacity], values its values: views. room:
-    what kv is the beginning of."""
+    """kv [layers, 2, kv heads, capacity, head dim]: keys (0) and values (1); unwritten parts are finite if they may be
+    read. keys_t, a view of the keys as [layers, kv heads, head dim, capacity]; values, a view of the values. room: the
+    memory that kv is the beginning of."""
 
     __slots__ = ("__weakref__", "capacity", "keys_t", "kv", "room", "values")
 
@@ -77,7 +77,7 @@ class KVCache:
         self.capacity = 0
 
     def reserve(self, shape: CacheShape, tokens: int) -> None:
-        """Make room for that many tokens; keeps what is there."""
+        """Grow to at least `tokens` tokens, keeping the contents."""
         if tokens <= self.capacity:
             return
         if self.capacity == 0:
@@ -89,8 +89,8 @@ class KVCache:
         self._open(tokens)
 
     def move(self, room: Tensor, tokens: int) -> None:
-        """Be in `room` [layers, 2, kv heads, at least capacity, head dim] from now on. The first `tokens` come along;
-        what follows them is zero."""
+        """Move to `room` [layers, 2, kv heads, at least capacity, head dim]. The first `tokens` tokens are copied; the
+        rest is zeroed."""
         room[:, :, :, :tokens] = self.kv[:, :, :, :tokens]
         room[:, :, :, tokens:] = 0
         self.room = room
@@ -104,37 +104,36 @@ class KVCache:
         self.keys_t, self.values = self.kv[:, 0].mT, self.kv[:, 1]
 
 
-# --- What one episode keeps between its turns, and in which pieces its tokens are computed.
+# --- The state of an episode between its turns, and the pieces in which its tokens are computed.
 #
-# The pieces depend on the episode alone, never on who else is there, when, or on how often the episode was evicted:
+# The pieces depend on the episode alone, never on other episodes, on timing or on the number of evictions:
 #
-#     first turn    prompt[:-1] as a span, then its last token by itself
-#     an opening    (`SamplingParams.opening`) of MIN_SPAN tokens or more is a span, and what follows it another: a
-# fresh
-#                   prompt that opens with the same tokens keeps the first, and is cut like a first turn
-#     later turns   the last sampled token and all that was injected after it as a span; alone, by itself
-#     in between    every sampled token by itself
-#     a span        is cut into pieces of `chunk` tokens from its start; of a piece shorter than MIN_SPAN every token is
-#                   computed by itself
+#     first turn    prompt[:-1] as a span, then its last token separately
+#     an opening    (`SamplingParams.opening`) of at least MIN_SPAN tokens is one span, the rest of the prompt another:
+#                   a fresh prompt with the same opening keeps the first span, and is cut like a first turn
+#     later turns   the last sampled token and all tokens injected after it as a span; without any, it is separate
+#     in between    every sampled token separately
+#     a span        is cut into pieces of `chunk` tokens from its start; the tokens of a piece shorter than MIN_SPAN
+#                   are computed separately
 #
-# Whatever is computed by itself has the same bits in any company, so that after an eviction the tokens that once were
-# sampled one step after the other are computed again side by side.
+# A token computed separately has the same bits in any batch. So after an eviction, tokens that were sampled one step
+# after another can be recomputed together.
 
 MIN_SPAN = 8
 
 
 class PromptKey(NamedTuple):
-    """What contexts share from their start: the same tokens, cut into the same pieces."""
+    """A prefix that contexts share: the same tokens, cut into the same pieces."""
 
     group: tuple[str, str] | None
-    """None = with every other group."""
+    """The group that shares the prefix; None = all groups share it."""
     tokens: tuple[int, ...]
     opening: int
-    """How many of the tokens are a span by themselves."""
+    """Number of leading tokens that form a span of their own."""
 
 
 class ContextPiece(NamedTuple):
-    """tokens[start:stop], every one by itself (`single`) or attending together."""
+    """tokens[start:stop], computed separately (`single`) or attending together."""
 
     start: int
     stop: int
@@ -143,26 +142,26 @@ class ContextPiece(NamedTuple):
 
 @dataclass(slots=True, eq=False)
 class Context:
-    """The first `cached` of `tokens` are in `cache`. The first `settled` have been computed, though they may have been
-    evicted since: how they are cut into pieces must not change any more."""
+    """The first `cached` of `tokens` are in `cache`. The first `settled` have been computed, though perhaps evicted
+    since: their division into pieces must not change any more."""
 
     age: int
-    """Episodes are numbered as they come: the oldest goes first."""
+    """Number of the episode in order of arrival: the oldest has priority."""
     group: tuple[str, str]
     chunk: int
     tokens: list[int] = field(default_factory=list)
     spans: list[tuple[int, int]] = field(default_factory=list)
-    """(start, stop), ascending; tokens outside of them are computed by themselves."""
+    """(start, stop), ascending; tokens outside the spans are computed separately."""
     settled: int = 0
     cached: int = 0
     cache: KVCache | None = None
-    """None = it has no slot."""
+    """The keys and values; None = the context has no slot."""
     capacity: int = 0
-    """Tokens that the cache has room for, or will have in the next step."""
+    """Number of tokens that the cache has room for, now or in the next step."""
     idle_since: int = 0
-    """The step after which it was last used."""
+    """The step after which the context was last used."""
     shared: tuple[PromptKey, ...] = ()
-    """What it has in common with other episodes, or will have: its opening, then its prompt."""
+    """Prefixes that it shares with other episodes, or will share: its opening, then its prompt."""
 
     @property
     def held(self) -> KVCache:
@@ -170,7 +169,7 @@ class Context:
         return self.cache
 
     def follow(self, tokens: list[int], opening: int = 0) -> None:
-        """Go on with `tokens`: keep what they repeat; the last one is always computed anew."""
+        """Continue with `tokens`: keep the prefix that is unchanged; the last token is always recomputed."""
         kept = min(self.settled, len(tokens) - 1)
         if self.tokens[:kept] != tokens[:kept]:
             kept = next(i for i, (a, b) in enumerate(zip(self.tokens, tokens, strict=False)) if a != b)
@@ -189,14 +188,15 @@ class Context:
         return (PromptKey(None, tuple(self.tokens[:opening]), opening),) if opening else ()
 
     def _share(self, group: tuple[str, str] | None, stop: int, opening: int) -> None:
-        """tokens[:stop], as a span from where the last one ends."""
+        """Add tokens[:stop] as a shared prefix; its new span starts at the end of the last one."""
         start = self.spans[-1][1] if self.spans else 0
         if stop > start:
             self.spans.append((start, stop))
             self.shared += (PromptKey(group, tuple(self.tokens[:stop]), opening),)
 
     def rewind(self, kept: int) -> None:
-        """Forget all but the first `kept` tokens; of a piece that is computed together, nothing is kept if not all."""
+        """Forget all but the first `kept` tokens; a piece that is computed together is kept completely or not at
+        all."""
         for start, stop in self.spans:
             if start < kept < stop:
                 piece = kept - (kept - start) % self.chunk
@@ -206,7 +206,7 @@ class Context:
         self.shared = tuple(key for key in self.shared if len(key.tokens) <= kept)
 
     def forget_pieces(self) -> None:
-        """Compute in one span all that follows what is shared: faster to do again, but with other bits."""
+        """Recompute everything after the shared prefix as one span: faster, but with other bits."""
         end = max(self.settled, self.spans[-1][1] if self.spans else 0)
         shared = max((len(key.tokens) for key in self.shared), default=0)
         self.spans = [s for s in self.spans if s[1] <= shared]
@@ -214,7 +214,8 @@ class Context:
             self.spans.append((shared, end))
 
     def pieces(self) -> Iterator[ContextPiece]:
-        """What is left to compute of `tokens`, in order; the last token alone if it is computed by itself."""
+        """Yield the pieces of `tokens` left to compute, in order; the last token is separate if it is outside the
+        spans."""
         at, end = self.cached, len(self.tokens)
         if at == end - 1:  # decoding
             yield ContextPiece(at, end, single=True)
@@ -232,22 +233,23 @@ class Context:
             yield ContextPiece(at, end, single=True)
 
 
-# --- Which contexts have keys and values, and how many tokens of them there may be. Bookkeeping only, no tensors.
+# --- The KV budget: which contexts have keys and values, and for how many tokens. Bookkeeping only, no tensors.
 #
-# A context that is grown exists twice for a moment; that moment is not counted.
+# While a context grows, it briefly exists twice; the second copy is not counted.
 
 OF_MEMORY = 3
-"""Keys and values take one part of so many, of what the weights leave; the optimizer and the update take the others."""
+"""Keys and values get one part in this many of the memory that the weights leave free; optimizer and update take the
+rest."""
 
 
 def budget_within(device_bytes: int, *, weight_bytes: int, token_bytes: int, longest: int) -> int:
-    """Tokens that all contexts have room for where no setting says it: a matter of the device and the model alone, so
-    that two runs are the same. At least one of the `longest` has it."""
+    """Return the default budget: the tokens that all contexts together have room for. It depends on device and model
+    alone, so that two runs agree, and is enough for one context of the `longest` length."""
     return max(bucketed(longest), (device_bytes - weight_bytes) // OF_MEMORY // token_bytes)
 
 
 def bytes_of(device: torch.device) -> int:
-    """The memory of a device, or of this machine."""
+    """Return the memory of a device, or of this machine for a CPU."""
     if device.type == "cuda":
         return int(torch.cuda.get_device_properties(device).total_memory)
     return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
@@ -255,24 +257,26 @@ def bytes_of(device: torch.device) -> int:
 
 class CacheBudget:
     def __init__(self, *, slots: int, budget: int | None) -> None:
-        """slots: contexts at once. budget: tokens that all of them together may have room for, null = any number."""
+        """slots: maximum number of contexts. budget: maximum number of tokens of all contexts together, null =
+        unlimited."""
         self._slots, self._budget = slots, budget
         self.contexts: set[Context] = set()
         self.tokens = 0
-        """For which there is room now."""
+        """Current capacity of all contexts together, in tokens."""
 
     @property
     def full(self) -> bool:
         return len(self.contexts) >= self._slots
 
     def missing(self, context: Context, tokens: int, *, spare: int = 0) -> int:
-        """How many tokens others have to give up before `context` can have room for `tokens`, and `spare` are left."""
+        """Return how many tokens other contexts must give up so that `context` has room for `tokens`, and `spare` are
+        left."""
         if self._budget is None:
             return 0
         return self.tokens + max(0, bucketed(tokens) - context.capacity) + spare - self._budget
 
     def give(self, context: Context, tokens: int) -> None:
-        """Room for that many tokens, and a slot."""
+        """Give the context a slot, and room for that many tokens."""
         if context.cache is None:
             context.cache = KVCache()
             self.contexts.add(context)
@@ -281,12 +285,12 @@ class CacheBudget:
             context.capacity = bucketed(tokens)
 
     def take(self, context: Context) -> None:
-        """All it has. What is still to be copied from it is not lost: the copy holds the cache."""
+        """Take everything from the context. A pending copy from it is safe, because the copy holds the cache."""
         self.contexts.discard(context)
         self.tokens -= context.capacity
         context.capacity, context.cached, context.cache = 0, 0, None
 
 
 def growth(context: Context) -> int:
-    """By how many tokens the context will grow when it outgrows its room."""
+    """Return by how many tokens the context will grow when it outgrows its room."""
     return bucketed(context.capacity + 1) - context.capacity

@@ -1,4 +1,4 @@
-"""What an engine has done so far."""
+"""Counters of an engine's work."""
 
 from __future__ import annotations
 
@@ -7,27 +7,27 @@ from dataclasses import dataclass
 
 @dataclass(slots=True, kw_only=True)
 class EngineStats:
-    """Counts since the engine was made. Every computed token is counted once: decode, prefill or replayed."""
+    """Counts since the engine was created. Every computed token is counted once: as decode, prefill or replayed."""
 
     steps: int = 0
-    """Forward passes; one that decodes beside a prefill is not counted again."""
+    """Forward passes; a separate decoding pass beside a prefill is not counted again."""
     decode_tokens: int = 0
-    """Tokens computed one by one, each of which drew the next."""
+    """Tokens computed one by one, each drawing the next token."""
     prefill_tokens: int = 0
     """Prompt and observation tokens."""
     copied_tokens: int = 0
-    """Prompt tokens that were not computed but copied from another episode of the group."""
+    """Prompt tokens that were copied from another episode instead of computed."""
     replayed_tokens: int = 0
-    """Tokens computed again after an eviction."""
+    """Tokens recomputed after an eviction."""
     graph_steps: int = 0
-    """Forward passes over rows, of decoding episodes alone: replayed, where the model can be recorded."""
+    """Decoding passes over rows; they replay recorded graphs if the model can be recorded."""
     graph_captures: int = 0
-    """How many kinds of them were recorded, and recorded again after their memory had grown."""
+    """Number of recorded graphs, including those recorded again after their memory had grown."""
     row_tokens: int = 0
-    """Tokens that the rows which recorded steps read have room for now, beside `peak_kv_tokens`."""
+    """Current capacity in tokens of the rows that recorded steps read, in addition to `peak_kv_tokens`."""
     moved_tokens: int = 0
-    """Tokens whose keys and values were copied to where recorded steps read them, or away from there."""
+    """Tokens whose keys and values were copied to or from the rows that recorded steps read."""
     evictions: int = 0
-    """Times an episode's keys and values were given up before its release."""
+    """Number of times an episode's keys and values were freed before its release."""
     peak_kv_tokens: int = 0
-    """Most tokens that keys and values had room for at once."""
+    """Maximum number of tokens for which keys and values had room at once."""

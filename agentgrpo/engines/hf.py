@@ -1,16 +1,16 @@
 """The in-process engine: samples from the live policy, an unmodified transformers causal LM with full attention, or
 from a copy of its weights.
 
-Continuous batching: each step is one packed row with one token of every decoding episode and the waiting prefill
-spans; episodes come and go between steps. Keys and values stay across the turns of an episode, the prompt of a group
-is computed once. Where graphs are replayed, decoding has a forward pass of its own (recorded.py).
+Continuous batching: each step is one packed row with one token of every decoding episode and the waiting prefill spans;
+episodes come and go between steps. Keys and values are kept across the turns of an episode, and the prompt of a group
+is computed once. If graphs are replayed, decoding has a separate forward pass (recorded.py).
 
-    runs        as one asyncio task, started by the first `generate` and gone when no turn is left, so that the engine
-                may be used from one event loop after another
-    waits for   nothing while a turn can go on: a step runs on the loop's thread, then yields once. If all that could
-                go on waits for contexts to have been idle long enough: a step's time, or for any news
-    ends        a turn: a stop, its limit, cancellation, an error of a step (EngineError for every turn under way; the
-                engine stays usable), `release`, `load_weights`, `close`
+    runs        as one asyncio task, started by the first `generate` and finished when no turn is left, so that the
+                engine may be used from one event loop after another
+    waits       only if no turn can continue: a step runs on the loop's thread, then yields once. If all turns wait for
+                contexts to have been idle long enough, the task waits for the time of a step, or for any news
+    turn ends   on a stop, its limit, cancellation, an error of a step (EngineError for every active turn; the engine
+                stays usable), `release`, `load_weights` or `close`
 """
 
 from __future__ import annotations
@@ -62,17 +62,17 @@ class HFEngine:
         cuda_graphs: bool = True,
         own_weights: bool = False,
     ) -> None:
-        """model: the policy that is being trained, unwrapped; between steps it is left exactly as it was found.
-        own_weights: sample from a copy of what is trained, which `load_weights` brings up to date, so that the policy
-        may be updated in the meantime; what is frozen is shared.
-        slots: episodes that have keys and values at once. kv_budget: tokens that these have room for, all together;
-        null = a third of what the weights leave of the device's memory. A token takes 2 * layers * kv heads * head dim
-        numbers. Who has no place waits; idle episodes give theirs up.
+        """model: the policy being trained, unwrapped; each step restores its state exactly.
+        own_weights: sample from a copy of the trained weights, which `load_weights` updates, so that the policy may be
+        updated in the meantime; frozen weights are shared.
+        slots: maximum number of episodes that have keys and values. kv_budget: their maximum total number of tokens;
+        null = a third of the device memory that the weights leave free. A token takes 2 * layers * kv heads * head dim
+        numbers. Episodes without a place wait; idle episodes give up their places.
         max_context: null = the model's own. prefill_budget: prompt and observation tokens per step, computed in pieces
         of prefill_chunk.
         deterministic: tokens and log-prob bits do not depend on scheduling or batch composition.
-        cuda_graphs: on CUDA without `deterministic`, decode steps replay recorded graphs (recorded.py). What these read
-        and write takes up to slots times the longest context, rounded up, for as long as the engine lives."""
+        cuda_graphs: on CUDA without `deterministic`, decode steps replay recorded graphs (recorded.py). Their memory
+        takes up to slots times the longest context, rounded up, for the lifetime of the engine."""
         config = model.config.get_text_config()
         limit = int(config.max_position_embeddings)
         self.max_context = limit if max_context is None else max_context
@@ -172,13 +172,13 @@ class HFEngine:
         if turn is not None:
             self._fail([turn], f"episode {key.episode} was released while it was generating")
         self._schedule.release(key.episode)
-        if self._schedule.num_contexts == 0:  # the memory is wanted elsewhere
+        if self._schedule.num_contexts == 0:  # free the memory for other uses
             self._linears.drop()
         self._wake()
 
     async def score(self, token_ids: Sequence[int]) -> list[float]:
-        """By one forward pass with transformers' own attention, over all rows of the output layer: none of the engine's
-        machinery takes part."""
+        """Score with one forward pass through transformers' own attention, over all rows of the output layer,
+        independent of the engine's own machinery."""
         self._check(token_ids)
         with boundary(EngineError, "score"), self._torch.in_force(), engine_mode(self._model, attention="sdpa"):
             ids = torch.tensor([token_ids], device=self._model.device)
@@ -187,8 +187,8 @@ class HFEngine:
         return scores
 
     async def load_weights(self, policy_version: int) -> None:
-        """Copies the live policy's weights where the engine has its own; else it has them already. What was computed
-        with older ones is dropped. Nothing should be generating by now; what is, fails."""
+        """Copy the live policy's weights if the engine has its own copy; else it already has them. Everything computed
+        with older weights is dropped. Turns still being generated fail."""
         self._drop("the weights were replaced during generation")
         bring_up_to_date(self._model, self._live)
         if self._recorded is not None:
@@ -210,7 +210,8 @@ class HFEngine:
             turn.fail(EngineError(message, kind=kind))
 
     def _wake(self) -> None:
-        """Have a task if there is work, and have it look anew. It ends with the work, or cancelled with its loop."""
+        """Start a task if there is work, or make the running one look again. It ends with the work, or when its loop
+        cancels it."""
         if self._news is not None:
             self._news.set()
         if self._schedule.turns and (self._task is None or self._task.done()):
@@ -228,7 +229,7 @@ class HFEngine:
                             self._step(step)
                 except EngineError as e:
                     self._fail(self._schedule.active, str(e), kind=e.kind)
-                    for context in step.contexts:  # half computed
+                    for context in step.contexts:  # partly computed
                         self._schedule.evict(context)
                 if step.units:
                     step_s = time.monotonic() - started
@@ -248,7 +249,7 @@ class HFEngine:
             self._news = None
 
     def _step(self, step: Step) -> None:
-        """Compute, draw, hand out."""
+        """Compute the step, draw tokens and pass them to the turns."""
         tokens, logprobs = self._compute(step)
         drawing = step.drawing
         self._schedule.computed(step)
@@ -261,7 +262,7 @@ class HFEngine:
                 turn.finish(reason, self.policy_version, now)
 
     def _compute(self, step: Step) -> tuple[list[int], list[float]]:
-        """Run the step; returns a token and its log-prob for each turn that draws one."""
+        """Run the step; return a token and its log-prob for each turn that draws one."""
         now = time.monotonic()
         for unit in step.units:
             if unit.turn.started_at is None:
@@ -276,7 +277,7 @@ class HFEngine:
             return self._draw(logits, drawing)
 
     def _packed(self, step: Step) -> Tensor:
-        """[n, V] for the turns that draw a token, by one packed row."""
+        """Return [n, V] for the turns that draw a token, computed as one packed row."""
         packed = pack(step, self._shape, deterministic=self._deterministic)
         narrowed = nullcontext() if packed.plan.last is None else last_layer_rows(self._model, packed.logits_at)
         with narrowed, self._linears.in_use():
@@ -299,7 +300,7 @@ class HFEngine:
         return sample(logits, [t.distribution for t in turns], uniforms)
 
     def _refuse(self, turn: EngineTurn) -> None:
-        """No token can be drawn from logits that are not finite; nothing of the context is worth keeping."""
+        """Fail the turn, because no token can be drawn from logits that are not finite, and release its context."""
         self._fail(
             [turn],
             f"the logits after {len(turn.tokens)} tokens of episode {turn.key.episode} are not finite; weights "

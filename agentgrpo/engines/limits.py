@@ -1,4 +1,4 @@
-"""What the in-process engine refuses, in one line each."""
+"""Limits of the in-process engine, each with an error of one line."""
 
 from __future__ import annotations
 
@@ -11,14 +11,15 @@ from agentgrpo.engines.cache import bucketed
 
 
 def refuse_least(**given: int) -> None:
-    """Raise ConfigError for the first that is below 1."""
+    """Raise ConfigError for the first value below 1."""
     for name, value in given.items():
         if value < 1:
             raise ConfigError(f"engine: {name}={value} was given; it must be at least 1")
 
 
 def refuse_context(max_context: int, limit: int, kv_budget: int | None) -> None:
-    """limit: the model's own. Raises ConfigError."""
+    """Raise ConfigError unless 2 <= max_context <= `limit` (the model's own), and if kv_budget cannot hold one such
+    context."""
     if not 2 <= max_context <= limit:
         raise ConfigError(
             f"engine: max_context={max_context} was given; it must be between 2 and the model's own {limit}"
@@ -31,10 +32,10 @@ def refuse_context(max_context: int, limit: int, kv_budget: int | None) -> None:
 
 
 def refuse_other_attention(model: PreTrainedModel, max_context: int) -> None:
-    """Raise ConfigError for layers of which the engine's attention is no drop-in. A window that no context is longer
-    than makes no difference."""
+    """Raise ConfigError for layers whose attention the engine cannot replace. A sliding window as long as the longest
+    context makes no difference."""
     config, kind = model.config.get_text_config(), type(model).__name__
-    types: Sequence[str] | None = getattr(config, "layer_types", None)  # None: the window, if any, is in all of them
+    types: Sequence[str] | None = getattr(config, "layer_types", None)  # None: a window, if any, applies to all layers
     others = {*(types or ())} - {"full_attention", "sliding_attention"}
     if getattr(config, "attn_logit_softcapping", None) is not None:
         others.add("soft-capped")
@@ -47,7 +48,7 @@ def refuse_other_attention(model: PreTrainedModel, max_context: int) -> None:
     window = getattr(config, "sliding_window", None) if types is None or "sliding_attention" in types else None
     if window is not None and window < max_context:
         raise ConfigError(
-            f"engine: {kind} looks back {window} tokens in some layers, and max_context={max_context}; up to its "
-            f"window that is full attention, which engine and trainer run: set engine.max_context={window}, or choose "
+            f"engine: {kind} looks back {window} tokens in some layers, and max_context={max_context}; "
+            f"engine and trainer run full attention only: set engine.max_context={window}, or choose "
             "a model without a window, such as Qwen 2.5 and 3, or Llama"
         )

@@ -10,7 +10,7 @@ from transformers import PreTrainedModel
 
 
 def copy_of(model: PreTrainedModel) -> PreTrainedModel:
-    """The same model; what is frozen is not copied but shared."""
+    """Return a copy of the model; frozen parameters are shared."""
     shared = {id(p): p for p in model.parameters() if not p.requires_grad}
     copied: PreTrainedModel = copy.deepcopy(model, shared)
     return copied
@@ -18,7 +18,8 @@ def copy_of(model: PreTrainedModel) -> PreTrainedModel:
 
 @torch.no_grad()
 def bring_up_to_date(copied: PreTrainedModel, model: PreTrainedModel) -> None:
-    """Give a copy the weights that `model` has now; nothing where it is no copy. Of a sharded model a collective."""
+    """Copy the current weights of `model` into its copy; shared parameters are skipped. A collective if the model is
+    sharded."""
     for own, live in zip(copied.parameters(), model.parameters(), strict=True):
         if own is not live and live.requires_grad:
             own.copy_(live.full_tensor() if isinstance(live, DTensor) else live)

@@ -1,11 +1,11 @@
-"""One engine step as tensors: which tokens run in the packed row, where they belong and who attends to what.
+"""One engine step as tensors: the tokens of the packed row, their positions, and the keys that each attends to.
 
 Bits on CPU, measured (torch 2.13, fp32, 1 to 16 threads, hidden 64 to 2048, vocabulary to 152 k): a row of a linear
 layer has the same bits whatever the other rows are, if the number of rows is a multiple of 8. Below 4 rows, and with
-several threads at 5-7, 9-11, ... rows, another kernel is used. Attention of a single query depends on how many keys are
-read, masked or not, and on nothing else; so does that of a span, if it has 4 tokens at least. Hence the packed row and
-the LM head are padded to a multiple of 8, a single query reads its own length (where keys are read in place) or that
-rounded up to a bucket, and the tokens of very short spans attend one by one.
+several threads at 5-7, 9-11, ... rows, another kernel is used. The bits of a single query's attention depend only on
+the number of keys that are read, masked or not; the same holds for a span of at least 4 tokens. Therefore the packed
+row and the LM head are padded to a multiple of 8, a single query reads its own length (if keys are read in place) or
+that length rounded up to a bucket, and the tokens of very short spans attend one by one.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from agentgrpo.engines.schedule import Step
 
 ROW_MULTIPLE = 8
 ROWS_PER_CHUNK = 64
-"""Rows per attention call, where several are attended to at once: bounds the copies of their keys."""
+"""Rows per attention call, if one call computes several rows: limits the size of the copies of their keys."""
 
 
 class Packed(NamedTuple):
@@ -33,13 +33,13 @@ class Packed(NamedTuple):
     position_ids: Tensor
     """[1, T]"""
     logits_at: Tensor
-    """Rows of T to compute logits for, none twice: first one for each turn that draws a token, in the order of
+    """Rows of T to compute logits for, without duplicates: first one for each turn that draws a token, in the order of
     `Step.drawing`."""
     plan: AttentionPlan
 
 
 def pack(step: Step, shape: CacheShape, *, deterministic: bool) -> Packed:
-    """Lay a step out: tokens that attend by themselves, by position; then the spans, then padding."""
+    """Lay out a step: first the tokens that attend separately, by position; then the spans; then padding."""
     singles = sorted(
         ((at, unit) for unit in step.units if unit.single for at in range(unit.start, unit.stop)),
         key=lambda single: single[0],
@@ -65,7 +65,7 @@ def pack(step: Step, shape: CacheShape, *, deterministic: bool) -> Packed:
     table = torch.tensor([ids, positions], device=shape.device)
     rows = torch.tensor(logits_at, device=shape.device)
     last = None
-    if spans or len(logits_at) < len(ids):  # the end of a span attends by itself here, in any company
+    if spans or len(logits_at) < len(ids):  # the last layer computes a span's last token separately
         ends = [(unit.stop - 1, unit.turn.context.held) for unit in drawing]
         last = LastLayer(shape.layers - 1, rows[: len(drawing)], _reads(ends, shape))
     queries = [(at, unit.turn.context.held) for at, unit in singles]
@@ -76,13 +76,13 @@ def pack(step: Step, shape: CacheShape, *, deterministic: bool) -> Packed:
 
 
 def _unread_rows(num_rows: int, read: list[int], multiple: int) -> list[int]:
-    """Rows that make the number of rows read a multiple, and at least one."""
+    """Return rows that bring the number of read rows to a multiple, and to at least one."""
     missing = -len(read) % multiple or (0 if read else multiple)
     return list(islice((row for row in range(num_rows) if row not in set(read)), missing))
 
 
 def _reads(queries: list[tuple[int, KVCache]], shape: CacheShape) -> Reads:
-    """For queries at positions of caches."""
+    """Return the keys and values for queries at positions of caches."""
     lengths = [at + 1 if shape.in_place else bucketed(at + 1) for at, _ in queries]
     keys = [cache.keys_t.narrow(3, 0, n).unbind() for n, (_, cache) in zip(lengths, queries, strict=True)]
     values = [cache.values.narrow(2, 0, n).unbind() for n, (_, cache) in zip(lengths, queries, strict=True)]
@@ -96,7 +96,7 @@ def _by_layer(views: list[tuple[Tensor, ...]]) -> list[tuple[Tensor, ...]]:
 
 
 def _chunks(positions: list[int], shape: CacheShape) -> list[Chunk]:
-    """Cut the queries so that those of one chunk have one bucket: what is read depends on the query alone."""
+    """Cut the queries into chunks of equal bucket, so that the number of keys read depends on the query alone."""
     chunks: list[Chunk] = []
     end = 0
     for length, group in groupby(positions, lambda at: bucketed(at + 1)):
@@ -111,7 +111,7 @@ def _chunks(positions: list[int], shape: CacheShape) -> list[Chunk]:
 
 
 def _causal_mask(shape: CacheShape, start: int, stop: int) -> Tensor | None:
-    """[stop - start, stop]: token start + i sees keys 0 ... start + i; None where it is not needed."""
+    """[stop - start, stop]: token start + i sees keys 0 ... start + i; None if no mask is needed."""
     if start == 0 or suits(torch.empty(0, dtype=shape.dtype, device=shape.device)):
         return None
     mask = torch.full((stop - start, stop), -math.inf, dtype=shape.dtype, device=shape.device)

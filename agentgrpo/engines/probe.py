@@ -1,4 +1,4 @@
-"""Does an engine keep its word on this machine: are an episode's tokens and log-prob bits the same whoever runs beside
+"""A determinism probe: does an episode get the same tokens and log-prob bits on this machine, whatever runs beside
 it?"""
 
 from __future__ import annotations
@@ -17,23 +17,23 @@ GROUP = 3
 
 @dataclass(frozen=True, slots=True)
 class ProbeReport:
-    """What differed between an episode and itself in other company."""
+    """Differences between runs of the same episodes in different batches."""
 
     same_tokens: bool
     max_logprob_difference: float
-    """Over tokens both runs sampled; 0.0 = not one bit."""
+    """Maximum over tokens that both runs sampled; 0.0 = not one bit differs."""
 
     @property
     def level(self) -> str:
-        """For the run's records: "exact", "tokens-only" or "none"."""
+        """The level for the run's records: "exact", "tokens-only" or "none"."""
         if not self.same_tokens:
             return "none"
         return "exact" if self.max_logprob_difference == 0 else "tokens-only"
 
 
 async def determinism_probe(engine: Engine, prompts: Sequence[Sequence[int]]) -> ProbeReport:
-    """Run two-turn episodes over `prompts` (at least one, as the task's own are) alone, in 4, in 17, and in the
-    opposite order, and compare each with its first run. Raises EngineError if the engine fails."""
+    """Run two-turn episodes over `prompts` (at least one, like those of the task) alone, in groups of 4 and 17, and in
+    the opposite order, and compare each with its first run. Raises EngineError if the engine fails."""
     runs = [[0], [1, 16, 0, 5], list(range(17)), list(range(17))[::-1]]
     first: dict[int, list[Completion]] = {}
     same_tokens, difference = True, 0.0
@@ -55,7 +55,7 @@ async def _episode(engine: Engine, prompts: Sequence[Sequence[int]], index: int)
         for turn in range(TURNS):
             key = SeedKey("probe", str(group), sample_index, turn)
             turns.append(await engine.generate(context, SAMPLING, key))
-            # what is injected differs in length from episode to episode, as observations do
+            # the injected tokens differ in length between episodes, like observations
             context += [*turns[-1].token_ids, *prompt[: 1 + index % len(prompt)]]
     finally:
         engine.release(SeedKey("probe", str(group), sample_index, 0))

@@ -1,16 +1,16 @@
-"""Decoding that is recorded, per number of rows and of keys read, and replayed: on a GPU a step of few tokens is bound
-by the launches of its hundreds of small operations, and by preparing them, not by the operations.
+"""Recorded decoding: a decode step is recorded per number of rows and of keys read, and replayed. On a GPU a step with
+few tokens is limited by preparing and launching its hundreds of small operations, not by the operations themselves.
 
-What is recorded has one token of every episode that decodes. Its operations have fixed shapes and work on fixed memory:
-the caches' rows (rows.py), a table of what each row does, a place for the logits, the weights. Rows that nobody is in,
-or one that does not decode now, are computed along: they write where nobody reads, and nobody reads what they give.
-Where prompts and observations are to be computed in the same step, they follow in a packed row without those tokens.
+A recorded step has one token of every decoding episode. Its operations have fixed shapes and work on fixed memory: the
+caches' rows (`Rows`), a table of what each row does, a buffer for the logits, and the weights. Empty rows, and rows
+whose episode does not decode now, are computed as well: they write to memory that is never read, and their results are
+ignored. Prompts and observations of the same step follow in a separate packed row.
 
-    weights       are updated in place, those of a copy and of adapters too, so that recordings stay valid across
-                  `load_weights`; where some have moved nevertheless, `check_weights` drops the recordings
-    sharded       models are sampled from through a copy with whole weights: nothing is different
-    bits          of a row depend on how many keys the longest row has: not with deterministic=true
-    memory        stays, as do the recordings, as long as the engine is open
+    weights       are updated in place, also those of a copy and of adapters, so recordings stay valid across
+                  `load_weights`; if some weights have moved nevertheless, `check_weights` drops the recordings
+    sharded       models are sampled from a copy with whole weights, so recording works the same
+    bits          of a row depend on the number of keys of the longest row, so not used with deterministic=true
+    memory        is kept, like the recordings, until the engine is closed
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ from agentgrpo.engines.cache import CacheShape, Context, KVCache, bucketed
 from agentgrpo.engines.counters import EngineStats
 from agentgrpo.engines.schedule import Step, WorkUnit
 
-# --- Device work that is recorded once and replayed: one launch instead of hundreds.
+# --- Device work is recorded once and replayed: one launch instead of hundreds.
 #
-# All else of recorded decoding runs on a CPU as well; capture and replay below do not.
+# Only capture and replay below need a GPU; the rest of recorded decoding also runs on a CPU.
 
 Key = tuple[int, int]
 """(rows, length)."""
@@ -40,24 +40,24 @@ Key = tuple[int, int]
 
 class Recorder(Protocol):
     captures: int
-    """Works recorded since it was made."""
+    """Number of recordings made so far."""
 
     def replay(self, key: Key, run: Callable[[], None]) -> None:
-        """Do what `run` does: the same operations on the same memory at every call with that key, until `forget`. It
-        may be run several times in a row."""
+        """Do what `run` does: every call with the same key must perform the same operations on the same memory, until
+        `forget`. `run` may be called several times in a row."""
         ...
 
     def forget(self) -> None:
-        """What was recorded works on memory that is no longer in use."""
+        """Drop all recordings, because their memory is no longer in use."""
         ...
 
 
 class CudaGraphs:
-    """Graphs that share one pool of memory, which is safe since no output of one outlives it: `run` leaves its results
-    in memory of the caller's.
+    """Graphs that share one memory pool. This is safe because no graph's output outlives it: `run` writes its results
+    to the caller's memory.
 
-    A model whose forward pass cannot be recorded (it waits for the device, as routing to experts may) is run as it is,
-    with a warning."""
+    A model whose forward pass cannot be recorded (because it waits for the device, as routing to experts may) runs
+    unrecorded, with a warning."""
 
     def __init__(self) -> None:
         self.captures = 0
@@ -83,7 +83,7 @@ class CudaGraphs:
                     RuntimeWarning,
                     stacklevel=2,
                 )
-                return  # the warm-up has done the work
+                return  # the warm-up has already done this step
             self.captures += 1
         self._graphs[key].replay()
 
@@ -91,7 +91,7 @@ class CudaGraphs:
         self._graphs, self._pool = {}, None
 
     def _warm_up(self, run: Callable[[], None]) -> None:
-        """Where it will be recorded: libraries set up their handles and workspaces stream by stream."""
+        """Run once on the recording stream, because libraries set up their handles and workspaces per stream."""
         if self._stream is None:
             self._stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
         self._stream.wait_stream(torch.cuda.current_stream())
@@ -103,58 +103,59 @@ class CudaGraphs:
         if self._pool is None:
             self._pool = torch.cuda.graph_pool_handle()
         graph = torch.cuda.CUDAGraph()
-        # other threads, a tool's say, may allocate in the meantime
+        # other threads, for example of a tool, may allocate in the meantime
         with torch.cuda.graph(graph, pool=self._pool, stream=self._stream, capture_error_mode="thread_local"):
             run()
         return graph
 
 
 def _first_line(error: BaseException) -> str:
-    """Of what went wrong first: ending the capture fails, too, and CUDA adds advice."""
+    """Return the first line of the original error: ending the capture fails too, and CUDA adds advice."""
     while error.__context__ is not None:
         error = error.__context__
     return str(error).partition("\n")[0]
 
 
-# --- Caches side by side at a fixed address: the keys and values that a recorded decode step reads and writes.
+# --- Rows: caches side by side at a fixed address, which a recorded decode step reads and writes.
 #
-# A cache is in one place at a time, by itself or in a row; what reads or writes one sees no difference. So nothing is
-# kept twice and nothing has to be written back: who rewinds, copies a prompt, computes a span or evicts does it as
-# ever.
+# A cache is in one place at a time, separate or in a row, and looks the same to its users. So nothing is stored twice
+# or written back: rewinding, copying a prompt, computing a span and eviction work as usual.
 #
-#     moves in    when its episode decodes and its row is not among the first ones, which such a step reads
-#     moves out   when another one that decodes needs its row, or when it outgrows all of them (`KVCache.reserve`)
-#     is gone     with its cache: rows hold none alive
+#     moves in    when its episode decodes and it is not in one of the first rows, which the step reads
+#     moves out   when another decoding episode needs its row, or when it outgrows the rows (`KVCache.reserve`)
+#     is freed    with its context: rows keep no cache alive
 #
-# More rows, or longer ones, are other memory: everybody moves, both exist for a moment, and all that was recorded is
-# void. So they never become fewer or shorter. `engine.kv_budget` counts caches wherever they are; rows that are empty
-# or longer than their cache come on top, rows times length at most.
+# More or longer rows need new memory: all caches move, both memories exist for a moment, and all recordings become
+# invalid. So rows never become fewer or shorter. `engine.kv_budget` counts caches wherever they are. Empty rows, and
+# the excess length of other rows, come on top: at most rows times length.
 
 LEAST_LENGTH = 128
-"""Tokens of the shortest row."""
+"""Length of the shortest row in tokens."""
 
 
 def rows_for(decoding: int, most: int) -> int:
-    """How many rows a step of so many episodes computes: a power of two, or `most`."""
+    """Return the number of rows computed for this many decoding episodes: a power of two, or `most`."""
     return min(1 << (decoding - 1).bit_length(), most)
 
 
 def read_length(tokens: int) -> int:
-    """How many keys a step reads whose longest row has so many: a multiple of 128, and beyond 512 tokens of a quarter
-    of the next power of two. Coarser than a cache's own length: each of these lengths is recorded."""
+    """Return the number of keys read by a step whose longest row has this many tokens: a multiple of 128 and, beyond
+    512 tokens, of a quarter of the next power of two. It is coarser than a cache's own length, because each length is
+    recorded."""
     step = max(LEAST_LENGTH, 1 << max(0, (tokens - 1).bit_length() - 2))
     return -(-tokens // step) * step
 
 
 class Rows:
-    """kv [layers, 2, rows, kv heads, length + 1, head dim]: the last token of a row is for what nobody reads. table [3,
-    rows] says what the next step does with each: the token, its position, and where its key and value go."""
+    """kv [layers, 2, rows, kv heads, length + 1, head dim]: the last token of a row receives values that are never
+    read. table [3, rows] describes each row's part in the next step: the token, its position, and where its key and
+    value are written."""
 
     kv: Tensor
     table: Tensor
 
     def __init__(self, shape: CacheShape, *, most_rows: int, most_tokens: int, stats: EngineStats) -> None:
-        """most_tokens: of one cache."""
+        """most_tokens: maximum size of one cache."""
         self._shape, self._stats = shape, stats
         self._most_rows, self._most_tokens = most_rows, bucketed(most_tokens)
         self._rooms: list[Tensor] = []
@@ -162,7 +163,8 @@ class Rows:
         self.length = 0
 
     def make_room(self, contexts: Sequence[Context]) -> bool:
-        """Rows for contexts that decode together, which have room for their tokens; whether all is elsewhere now."""
+        """Make rows for contexts that decode together and already have capacity for their tokens. Returns whether all
+        rows moved."""
         rows = max(len(self._rooms), rows_for(len(contexts), self._most_rows))
         tokens = max(c.capacity for c in contexts)
         if tokens > self.length:
@@ -184,8 +186,8 @@ class Rows:
         return True
 
     def seat(self, contexts: Sequence[Context]) -> list[int]:
-        """The row of each, among the first `rows_for(len(contexts))`. Who is there already stays; the others come in
-        the place of nobody, or of one that does not decode."""
+        """Return the row of each context, among the first `rows_for(len(contexts))`. A context that already has such a
+        row stays; the others take empty rows, or rows whose episode does not decode now."""
         first = rows_for(len(contexts), self._most_rows)
         seated = self._seated()
         rows = {cache: row for row, cache in seated.items() if row < first}
@@ -205,14 +207,15 @@ class Rows:
         return [rows[c.held] for c in contexts]
 
     def fill(self, rows: Sequence[int], tokens: Sequence[int], positions: Sequence[int], num_rows: int) -> None:
-        """The table's first `num_rows`: the given rows, and the others such that they leave their caches alone."""
+        """Fill the table's first `num_rows` entries: the given rows, and the other rows such that their caches stay
+        unchanged."""
         table = [[0] * num_rows, [0] * num_rows, [self.length] * num_rows]
         for row, token, position in zip(rows, tokens, positions, strict=True):
             table[0][row], table[1][row], table[2][row] = token, position, position
         self.table[:, :num_rows].copy_(torch.tensor(table))
 
     def _seated(self) -> dict[int, KVCache]:
-        """Who is in which row."""
+        """Return the cache in each row."""
         caches = ((row, ref()) for row, ref in enumerate(self._caches) if ref is not None)
         return {row: cache for row, cache in caches if cache is not None and cache.room is self._rooms[row]}
 
@@ -222,9 +225,9 @@ class Rows:
 
 
 LEAST_BESIDE = 16
-"""Decoding episodes from which on a second pass beside a prefill is worth it. It reads all weights once more, but
-spares laying the row out episode by episode, which takes a CPU some 50 microseconds for each at 24 layers. An estimate,
-not yet measured on a GPU."""
+"""Minimum number of decoding episodes for a second pass beside a prefill. The second pass reads all weights once more,
+but saves laying out the row episode by episode, which takes a CPU some 50 microseconds per episode at 24 layers. An
+estimate, not yet measured on a GPU."""
 
 
 class RecordedDecoding:
@@ -244,8 +247,9 @@ class RecordedDecoding:
         self._weights = self._addresses()
 
     def logits(self, step: Step, packed: Callable[[Step], Tensor]) -> Tensor:
-        """[n, V] for the turns that draw a token, in the order of `Step.drawing`. packed: does the same by one packed
-        row, for what is not decoded here. Copies are done, caches have room, and it is where `engine_mode` is."""
+        """Return [n, V] for the turns that draw a token, in the order of `Step.drawing`. packed: computes the same with
+        one packed row, for the units that are not decoded here. Call it in `engine_mode`, after the copies and with
+        room in the caches."""
         decoding = [unit for unit in step.units if _decodes(unit)]
         rest = Step(units=[unit for unit in step.units if not _decodes(unit)])
         if not decoding or (rest.units and len(decoding) < LEAST_BESIDE):
@@ -257,12 +261,12 @@ class RecordedDecoding:
         return torch.cat((logits, packed(rest)))[[row_of[turn] for turn in step.drawing]]
 
     def _decode(self, units: Sequence[WorkUnit]) -> Tensor:
-        """[n, V] for n units that decode."""
+        """Return [n, V] for n units that decode."""
         contexts = [u.turn.context for u in units]
         if self._rows.make_room(contexts):
             self._recorder.forget()
             size = (self._rows.table.shape[1], int(self._model.config.get_text_config().vocab_size))
-            # of any dtype that models have, exactly
+            # float32 holds the logits of every model dtype exactly
             self._logits = torch.zeros(size, dtype=torch.float32, device=self._rows.kv.device)
         rows = self._rows.seat(contexts)
         num_rows = rows_for(len(rows), self._slots)
@@ -274,13 +278,13 @@ class RecordedDecoding:
         return self._logits[rows]
 
     def check_weights(self) -> None:
-        """The model has new weights. Where they are not at the old addresses, nothing recorded can be used."""
+        """Drop the recordings if the model's new weights are at other addresses."""
         if (addresses := self._addresses()) != self._weights:
             self._weights = addresses
             self._recorder.forget()
 
     def _forward(self, num_rows: int, length: int) -> None:
-        """What is recorded: everything that changes from step to step is in the table and the caches."""
+        """The recorded work: everything that changes from step to step is in the table and the caches."""
         table = self._rows.table[:, :num_rows]
         plan = RowPlan.of(self._rows.kv, positions=table[1], targets=table[2], num_keys=length)
         out = self._model(input_ids=table[:1], position_ids=table[1:2], use_cache=False, plan=plan)
@@ -291,5 +295,6 @@ class RecordedDecoding:
 
 
 def _decodes(unit: WorkUnit) -> bool:
-    """Is this one token whose context is cached, not waiting for other units of the step, and draws it the next?"""
+    """Return whether this is a single token that draws the next one, whose context is cached and waits for no other
+    unit."""
     return unit.single and unit.draws and unit.start == unit.stop - 1 == unit.turn.context.cached

@@ -1,8 +1,8 @@
-"""Counter-based sampling: the drawn token is a pure function of its logits, the run's seed and a few names.
+"""Counter-based sampling: the drawn token is a pure function of its logits, the run's seed and the names of the turn.
 
-u = blake2b(run_seed, stream, task_id, sample_index, turn, token_index) in [0, 1) with 53 bits; the token is the
-inverse CDF at u, in float64. No row of a batch looks at another row, so that batch composition and scheduling cannot
-change a result. Not for secrets: whoever knows the names can repeat the draw, and that is the point.
+u = blake2b(run_seed, stream, task_id, sample_index, turn, token_index) in [0, 1) with 53 bits; the token is the inverse
+CDF at u, in float64. Each row of a batch is independent of the other rows, so batch composition and scheduling cannot
+change a result. Not suitable for secrets: by design, anyone who knows the names can repeat the draw.
 """
 
 from __future__ import annotations
@@ -20,10 +20,11 @@ from torch import Tensor
 from agentgrpo.engines.base import SamplingParams, SeedKey
 
 MAX_ELEMENTS = 1 << 19
-"""Logits worked on at once: their float64 copy is 4 MB, which stays in a cache and is not mapped afresh for each call
-(8 rows of 151,936 logits: 3.8 instead of 17 ms). Never changes a result."""
+"""Maximum number of logits processed at once: their float64 copy takes 4 MB, which stays in a cache and is not mapped
+again for each call (8 rows of 151,936 logits: 3.8 instead of 17 ms). Never changes a result."""
 NUCLEUS = 1024
-"""Tokens among which the top_p mass is looked for first; sorting all takes 30 times as long. Never changes a result."""
+"""Number of top tokens searched first for the top_p mass; sorting all tokens takes 30 times as long. Never changes a
+result."""
 
 
 class Noise:
@@ -36,14 +37,15 @@ class Noise:
         self._state = hashlib.blake2b(names.encode(), digest_size=8, person=b"agentgrpo.sample")
 
     def uniform(self, token_index: int) -> float:
-        """The number in [0, 1) that draws token `token_index` (0-based) of the turn."""
+        """Return the number in [0, 1) that draws token `token_index` (0-based) of the turn."""
         state = self._state.copy()
         state.update(token_index.to_bytes(8, "little"))
         return (int.from_bytes(state.digest(), "little") >> 11) * 2.0**-53
 
 
 class Distribution(NamedTuple):
-    """Which distribution a row is drawn from. Applied in this order: temperature, top_k, top_p, min_p."""
+    """The distribution that a row is drawn from. Filters are applied in this order: temperature, top_k, top_p,
+    min_p."""
 
     temperature: float
     top_k: int
@@ -61,9 +63,9 @@ def sample(
     """Draw one token per row.
 
     logits [n, V] of any float dtype; distributions and uniforms have n entries. Returns n tokens and n log-probs, each
-    under the very distribution its token was drawn from (renormalised after filtering); greedy rows (temperature 0)
-    take the first maximum and the log-prob of the plain softmax. Where a row's logits hold a NaN or +inf, its log-prob
-    is not finite.
+    under exactly the distribution that its token was drawn from (renormalised after filtering). Greedy rows
+    (temperature 0) take the first maximum and the log-prob of the plain softmax. If a row's logits contain a NaN or
+    +inf, its log-prob is not finite.
     """
     tokens, logprobs = [0] * len(distributions), [math.nan] * len(distributions)
     rows_of: dict[Distribution, list[int]] = {}
@@ -94,14 +96,15 @@ def _draw(logits: Tensor, distribution: Distribution, u: Tensor) -> tuple[Tensor
     total = cdf[:, -1:]
     if greedy:
         tokens = logits.argmax(-1, keepdim=True)
-    else:  # u <= 1 - 2**-53, hence u * total < total after rounding too: only NaN finds no place and is clamped
+    else:  # u <= 1 - 2**-53, hence u * total < total, even after rounding: only NaN needs the clamp
         tokens = torch.searchsorted(cdf, u[:, None] * total, right=True).clamp_(max=x.shape[-1] - 1)
     chosen = logits.gather(-1, tokens).double() / temperature
     return tokens[:, 0], (chosen - top - total.log())[:, 0]
 
 
 def _filter(x: Tensor, distribution: Distribution) -> None:
-    """Set to -inf what top_k (ties of the k-th stay), top_p or min_p (a share of the largest probability) drop."""
+    """Set the logits that top_k, top_p or min_p drop to -inf. Ties with the k-th token stay; min_p is a share of the
+    largest probability."""
     _, top_k, top_p, min_p = distribution
     if 0 < top_k < x.shape[-1]:
         x.masked_fill_(x < x.topk(top_k).values[:, -1:], -math.inf)
@@ -112,7 +115,7 @@ def _filter(x: Tensor, distribution: Distribution) -> None:
 
 
 def _keep_nucleus(x: Tensor, top_p: float) -> None:
-    """Set to -inf all but the smallest set of tokens that reaches the mass; of equal tokens the first stay."""
+    """Set to -inf all tokens outside the smallest set that reaches the mass; among equal tokens the first stay."""
     top = x.amax(-1, keepdim=True)
     total = (x - top).exp_().cumsum_(-1)[:, -1:]
     size = NUCLEUS
@@ -131,14 +134,14 @@ def _keep_nucleus(x: Tensor, top_p: float) -> None:
         x.masked_fill_(equal & (equal.cumsum(-1) > room), -math.inf)
 
 
-# --- When a sampled turn ends: stop tokens, and stop strings without decoding the text again for every token.
+# --- The end of a sampled turn: stop tokens, and stop strings without decoding the whole text again for every token.
 
 PARTIAL = "\ufffd"
-"""What a decoder writes for bytes that are not yet a whole character."""
+"""The character that a decoder writes for an incomplete character."""
 
 
 class StopRule:
-    """Tells after each token whether the turn is over; the token that completes a stop string belongs to the turn."""
+    """Decides after each token whether the turn is over; the token that completes a stop string belongs to the turn."""
 
     __slots__ = ("_decode", "_final", "_strings", "_suspects", "_tail")
 
@@ -150,13 +153,14 @@ class StopRule:
         strings: Sequence[str],
         decode: Callable[[Sequence[int]], str],
     ) -> None:
-        """final: tokens that end a turn by themselves. suspects: tokens that may complete one of `strings` which began
-        in earlier tokens; only after these is text decoded, and only as many tokens as a stop string can have bytes."""
+        """final: tokens that end a turn by themselves. suspects: tokens that may complete a string of `strings` begun
+        in earlier tokens. Text is decoded only after these, and only as many tokens as a stop string can have bytes."""
         self._final, self._suspects, self._strings, self._decode = final, suspects, strings, decode
         self._tail = max((len(s.encode()) for s in strings), default=0) + 4
 
     def ends(self, tokens: Sequence[int], first: int) -> bool:
-        """`tokens[first:]` are the turn's so far, none of which but the last can have ended it."""
+        """Return whether the turn's tokens so far, `tokens[first:]`, end it; only the last of them can have ended the
+        turn."""
         token = tokens[-1]
         if token in self._final:
             return True
@@ -167,7 +171,7 @@ class StopRule:
 
 
 class StopRules:
-    """Makes the StopRule of a (stop strings, stop tokens) pair, once each. `tokenizer` is a transformers tokenizer."""
+    """Creates the StopRule of each (stop strings, stop tokens) pair once. `tokenizer` is a transformers tokenizer."""
 
     def __init__(self, tokenizer: Any) -> None:
         self._tokenizer = tokenizer
@@ -181,8 +185,8 @@ class StopRules:
 
     def _make(self, strings: tuple[str, ...], token_ids: tuple[int, ...]) -> StopRule:
         final, suspects = set(token_ids), set[int]()
-        # A token completes a string begun earlier only if its text starts with a proper suffix of that string; of a
-        # token that is part of a character, or that shows only in company, nothing is known.
+        # A token completes a string begun earlier only if its text starts with a proper suffix of that string. A token
+        # that is part of a character, or that has no text by itself, might always complete one.
         suffixes = tuple(s[i:] for s in strings for i in range(1, len(s)))
         for token, text in enumerate(self._texts if strings else ()):
             if any(s in text for s in strings):

@@ -1,14 +1,14 @@
-"""Who computes what in the next engine step: places, waiting episodes, shared prompts. Pure bookkeeping, no tensors.
+"""The schedule of the next engine step: places, waiting episodes, shared prompts. Pure bookkeeping without tensors.
 
-Older episodes go first, everywhere: so the oldest turn under way always gets on, whatever is short.
+Older episodes always have priority, so the oldest active turn always makes progress, whatever is scarce.
 
     place      slots and the KV budget; episodes without a place wait. A context keeps its place until `release`, or
-               until somebody else needs it (`evicted`); what it had is then computed again, piece by piece as before.
-    for room   to go on, a turn may evict idle contexts (least recently used first), then younger turns under way, which
-               wait again and keep what they sampled; if there are none it pauses for this step
-    to begin   a waiting episode may evict contexts that have been idle for about as long as computing them again
-               takes: then neither too early nor too late costs more than twice the best choice. It is let in only if
-               everybody under way could still grow once.
+               until another context needs it (eviction); its tokens are then recomputed later, in the same pieces.
+    for room   to continue, a turn may evict idle contexts (least recently used first), then younger active turns,
+               which wait again and keep their sampled tokens; if there are none, the turn pauses for this step
+    to begin   a waiting episode may evict contexts that have been idle for about as long as recomputing them takes:
+               then an eviction that is too early or too late costs at most twice the best choice. It is admitted only
+               if every active turn could still grow once.
 """
 
 from __future__ import annotations
@@ -32,12 +32,12 @@ from agentgrpo.engines.sampling import Distribution, Noise, StopRule
 
 @dataclass(slots=True, eq=False)
 class EngineTurn:
-    """tokens = the context, then what was sampled."""
+    """An active or waiting turn. tokens = the context, then the sampled tokens."""
 
     key: SeedKey
     tokens: list[int]
     max_total: int
-    """Tokens at which the turn ends in any case."""
+    """Number of tokens at which the turn ends in any case."""
     distribution: Distribution
     noise: Noise
     stop: StopRule
@@ -45,18 +45,18 @@ class EngineTurn:
     queued_at: float
     num_given: int
     opening: int = 0
-    """Tokens that other episodes' contexts open with too."""
+    """Number of leading tokens shared with the contexts of other episodes."""
     held: Matcher | None = None
-    """By the turn's grammar, where it has one."""
+    """Matcher of the turn's grammar; None = the turn has no grammar."""
     started_at: float | None = None
     logprobs: list[float] = field(default_factory=list)
     context: Context = field(init=False)
-    """Given when the turn is scheduled."""
+    """Set when the turn is scheduled."""
     settled_before: int = 0
-    """Tokens settled before the turn: where its context returns to if the turn does not end well."""
+    """Tokens settled before the turn: the context returns to this state if the turn does not end well."""
 
     def take(self, token: int, logprob: float) -> FinishReason | None:
-        """Add one sampled token; says how the turn ended, if it did."""
+        """Add one sampled token and return the finish reason if it ends the turn."""
         self.tokens.append(token)
         self.logprobs.append(logprob)
         if self.held is not None:
@@ -86,12 +86,12 @@ class EngineTurn:
 
 EpisodeKey = tuple[str, str, int]
 TOKENS_PER_STEP = 128
-"""About as many tokens as are computed again in the time of a step without prefill."""
+"""Approximate number of tokens that can be recomputed in the time of a step without prefill."""
 
 
 class WorkUnit(NamedTuple):
-    """tokens[start:stop] of a turn; `single`: each attends by itself; `draws`: the last one draws the turn's next
-    token."""
+    """tokens[start:stop] of a turn. `single`: each token attends separately; `draws`: the last token draws the next
+    one."""
 
     turn: EngineTurn
     start: int
@@ -101,7 +101,7 @@ class WorkUnit(NamedTuple):
 
 
 class Copy(NamedTuple):
-    """The first `tokens` of a cache go to a context's."""
+    """The first `tokens` tokens of a cache are copied to a context's cache."""
 
     source: KVCache
     target: Context
@@ -110,20 +110,20 @@ class Copy(NamedTuple):
 
 @dataclass(slots=True)
 class Step:
-    """What is computed together: first the copies, in order, then all units side by side. Whoever copies also computes
-    something, unless others took all of the prefill budget."""
+    """The work of one step: first the copies, in order, then all units together. A turn that copies also has a unit,
+    unless other turns used up the prefill budget."""
 
     copies: list[Copy] = field(default_factory=list)
     units: list[WorkUnit] = field(default_factory=list)
 
     @property
     def drawing(self) -> list[EngineTurn]:
-        """The turns that draw a token from this step."""
+        """The turns that draw a token in this step."""
         return [u.turn for u in self.units if u.draws]
 
     @property
     def contexts(self) -> list[Context]:
-        """Whose caches the step writes to."""
+        """The contexts whose caches the step writes to."""
         return list(dict.fromkeys([c.target for c in self.copies] + [u.turn.context for u in self.units]))
 
 
@@ -138,7 +138,8 @@ class Schedule:
         exact: bool,
         stats: EngineStats,
     ) -> None:
-        """exact: an evicted context is computed again as it was; else after its prompt in one span."""
+        """exact: an evicted context is recomputed in its original pieces; otherwise everything after its prompt is one
+        span."""
         self._prefill_budget, self._chunk, self._exact, self._stats = prefill_budget, prefill_chunk, exact, stats
         self._memory = CacheBudget(slots=slots, budget=kv_budget)
         self._contexts: dict[EpisodeKey, Context] = {}
@@ -151,21 +152,21 @@ class Schedule:
 
     @property
     def turns(self) -> list[EngineTurn]:
-        """Every turn that is under way or waits for a place."""
+        """The active and the waiting turns."""
         return list(self._turns.values())
 
     @property
     def active(self) -> list[EngineTurn]:
-        """Every turn that has a place."""
+        """The turns that have a place."""
         return list(self._active.values())
 
     @property
     def num_contexts(self) -> int:
-        """Episodes that have a place."""
+        """Number of episodes that have a place."""
         return len(self._memory.contexts)
 
     def turn(self, episode: EpisodeKey) -> EngineTurn | None:
-        """The episode's turn, if one is under way or waits."""
+        """Return the episode's active or waiting turn, if any."""
         return self._turns.get(episode)
 
     def add(self, turn: EngineTurn) -> None:
@@ -189,8 +190,8 @@ class Schedule:
             self._active[episode] = turn
 
     def end(self, turn: EngineTurn, *, well: bool) -> None:
-        """The turn is over (harmless if it was already). Unless it ended well its context goes back to what it was
-        before, so that a second try computes exactly what the first would have."""
+        """End the turn (harmless if it has already ended). Unless it ended well, its context is restored to the state
+        before the turn, so that a second try computes exactly what the first would have."""
         episode = turn.key.episode
         if self._turns.get(episode) is not turn:
             return
@@ -202,7 +203,7 @@ class Schedule:
         shared = context.shared
         if not well:
             context.rewind(turn.settled_before)
-        # whoever waits for what it shares may compute it
+        # turns that wait for its shared prefix may compute it themselves
         self._withdraw(context, [key for key in shared if context.cached < len(key.tokens)])
         if context.cache is None and context.settled == 0:
             del self._contexts[episode]
@@ -215,7 +216,7 @@ class Schedule:
             self._memory.take(context)
 
     def evict(self, context: Context) -> None:
-        """Give up its keys and values; a turn under way waits again."""
+        """Free the context's keys and values; its active turn waits again."""
         turn = next((t for t in self._active.values() if t.context is context), None)
         if turn is not None:
             del self._active[turn.key.episode]
@@ -227,7 +228,7 @@ class Schedule:
             context.forget_pieces()
 
     def next_step(self) -> Step:
-        """What to compute now; nothing if all that is left waits for contexts to have been idle long enough."""
+        """Return the next step; it is empty if all remaining turns wait for contexts to have been idle long enough."""
         self._clock += 1
         self._admit()
         step = Step()
@@ -237,7 +238,7 @@ class Schedule:
         return step
 
     def computed(self, step: Step) -> None:
-        """The step's forward pass is done: all of its tokens are cached."""
+        """Record that the step's forward pass is done: all of its tokens are cached."""
         self._stats.steps += 1
         for turn, start, stop, single, draws in step.units:
             context = turn.context
@@ -280,7 +281,7 @@ class Schedule:
         return (self._clock - context.idle_since) * TOKENS_PER_STEP >= context.cached
 
     def _idle(self) -> list[Context]:
-        """Contexts with a place but without a turn, least recently used first."""
+        """Return the contexts that have a place but no turn, least recently used first."""
         busy = {t.context for t in self._active.values()}
         return sorted(self._memory.contexts - busy, key=lambda c: (c.idle_since, c.age))
 
@@ -299,12 +300,13 @@ class Schedule:
     # -- pieces
 
     def _can_go_on(self, turn: EngineTurn, step: Step) -> bool:
-        """Has it room for its tokens, and is nobody else computing for it what comes next? Copies what others have."""
+        """Return whether the turn has room for its tokens and does not wait for another context to compute its next
+        shared prefix. Copies shared prefixes that other contexts already have."""
         context = turn.context
-        if context.cache is None or not self._find_room(context, len(turn.tokens)):  # None: evicted a moment ago
+        if context.cache is None or not self._find_room(context, len(turn.tokens)):  # None: just evicted
             return False
         missing = [key for key in context.shared if len(key.tokens) > context.cached]
-        if not missing or context.cached not in (0, missing[0].opening):  # has it, or is about to
+        if not missing or context.cached not in (0, missing[0].opening):  # cached already, or computed by itself
             return True
         lent = next((key for key in reversed(missing) if key in self._lenders), None)
         rest = missing if lent is None else missing[missing.index(lent) + 1 :]
@@ -315,7 +317,7 @@ class Schedule:
         return True
 
     def _copy(self, context: Context, lent: PromptKey, step: Step) -> None:
-        """What it shares, from one who has it: then it has that as well, and all that this opens with."""
+        """Copy a shared prefix from a context that has it; this includes all shorter shared prefixes."""
         step.copies.append(Copy(self._lenders[lent][0].held, context, len(lent.tokens)))
         for key in context.shared:
             if context.cached < len(key.tokens) <= len(lent.tokens):
@@ -325,8 +327,9 @@ class Schedule:
         context.settled = max(context.settled, context.cached)
 
     def _add_pieces(self, step: Step, turns: list[EngineTurn]) -> None:
-        """A piece for everybody, then a second one, ... as long as the prefill budget lasts: a long prompt keeps nobody
-        else from beginning. A token that decodes is free, and of the others at least one piece goes."""
+        """Give every turn a piece, then a second one and so on, until the prefill budget is used up: a long prompt does
+        not keep other turns from beginning. Decoded tokens cost nothing; at least one other piece is always
+        computed."""
         budget = self._prefill_budget
         rounds = [(turn, turn.context.pieces()) for turn in turns]
         while rounds:
@@ -344,7 +347,7 @@ class Schedule:
             rounds = going
 
     def _withdraw(self, context: Context, keys: Iterable[PromptKey]) -> None:
-        """The context no longer has these to share, and is not computing them."""
+        """Remove the context as a lender or as the one computing these prefixes."""
         for key in keys:
             if self._starting.get(key) is context:
                 del self._starting[key]

@@ -1,4 +1,4 @@
-"""An engine that says what a script tells it: the shipped fake behind the same seam, for tests and demonstrations."""
+"""An engine that follows a script: a shipped fake behind the Engine interface, for tests and demonstrations."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from agentgrpo.engines.remote.text import end_of, room_for
 
 
 class ScriptedEngine:
-    """script(key, context text) gives a turn's text, or what is awaited for it. Log-probs are 0.0: the script is
-    certain of what it says. Not trainable, as no policy sampled these tokens."""
+    """script(key, context text) returns a turn's text, or an awaitable of it. Log-probs are 0.0, because the script is
+    certain of its text. Not trainable, because no policy sampled these tokens."""
 
     trainable = False
 
@@ -34,8 +34,8 @@ class ScriptedEngine:
         self._encode, self._decode, self._script = encode, decode, script
 
     async def generate(self, token_ids: Sequence[int], sampling: SamplingParams, key: SeedKey) -> Completion:
-        """The script's text up to the token that completes a stop string or is a stop token; the end of the text is a
-        stop too. Cut by max_tokens and max_context (LENGTH) as a policy would be."""
+        """Return the script's text up to the token that completes a stop string or is a stop token; the end of the text
+        counts as a stop too. Truncated at max_tokens and max_context (LENGTH), like a policy's text."""
         room = room_for(token_ids, sampling, self.max_context)
         await asyncio.sleep(0)
         with boundary(EngineError, "script"):
@@ -50,7 +50,7 @@ class ScriptedEngine:
         )
 
     def release(self, key: SeedKey) -> None:
-        """Nothing is kept."""
+        """Nothing is stored."""
 
     async def score(self, token_ids: Sequence[int]) -> list[float]:
         return [0.0] * (len(token_ids) - 1)
@@ -62,16 +62,16 @@ class ScriptedEngine:
         """Nothing is open."""
 
 
-# --- `engine: scripted`: turns that a file or the data set's demonstrator says, to try everything else without a model.
+# --- `engine: scripted`: turns from a file or from the data set's demonstrator, to try everything else without a model.
 
 ORACLE = "oracle"
 Oracle = Callable[[str, str], str]
-"""(task id, context as text) -> the ideal policy's next turn. Raises ConfigError for a task that the data set has
-not."""
+"""(task id, context as text) -> the ideal policy's next turn. Raises ConfigError for a task that is not in the data
+set."""
 
 
 class Codec(Protocol):
-    """What is needed of a Renderer."""
+    """The part of Renderer that is used here."""
 
     def encode_action(self, text: str) -> tuple[int, ...]: ...
 
@@ -79,8 +79,8 @@ class Codec(Protocol):
 
 
 class Scripted(ScriptedEngine):
-    """script: "oracle", or a file of lines {"task": ID, "turns": ["...", ...]}: what is said in an episode of that
-    task, every time it is attempted."""
+    """script: "oracle", or a file of lines {"task": ID, "turns": ["...", ...]}: the turns of an episode of that task,
+    the same for every attempt."""
 
     def __init__(
         self,
@@ -91,7 +91,7 @@ class Scripted(ScriptedEngine):
         script: str = ORACLE,
         max_context: int | None = None,
     ) -> None:
-        """Raises ConfigError for a file that cannot be read, and for a data set without a demonstrator."""
+        """Raises ConfigError for an unreadable file, and for a data set without a demonstrator."""
         if script == ORACLE and oracle is None:
             raise ConfigError(
                 "engine.script=oracle, and this task set demonstrates nothing; give a file of lines "
@@ -128,7 +128,7 @@ def _turn(turns: Mapping[str, Sequence[str]], key: SeedKey, script: str) -> str:
 
 
 def _read(path: Path) -> dict[str, tuple[str, ...]]:
-    """Raises ConfigError."""
+    """Read a script file. Raises ConfigError."""
     try:
         lines = path.read_text(encoding="utf-8").splitlines()
     except (OSError, UnicodeDecodeError) as e:

@@ -1,4 +1,4 @@
-"""What torch computes with is the process's: code from outside may have changed it since the last step."""
+"""torch's global settings belong to the process: external code may have changed them since the last step."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _READ: dict[str, Callable[[], Any]] = {
 _SET: dict[str, Callable[[Any], object]] = {
     "threads": torch.set_num_threads,
     "dtype": torch.set_default_dtype,
-    "device": lambda device: torch.set_default_device(None if device == _CPU else device),  # None costs nothing
+    "device": lambda device: torch.set_default_device(None if device == _CPU else device),  # None has no overhead
     "is_deterministic": torch.use_deterministic_algorithms,
     "matmul_precision": torch.set_float32_matmul_precision,
 }
@@ -28,7 +28,7 @@ _SET: dict[str, Callable[[Any], object]] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TorchSettings:
-    """Settings that results depend on."""
+    """Settings that affect results."""
 
     threads: int
     dtype: torch.dtype
@@ -42,12 +42,13 @@ class TorchSettings:
 
     @classmethod
     def of_run(cls) -> TorchSettings:
-        """Those that a run begins with: what its configuration chooses as it is now, the rest as torch has it."""
+        """Return the settings that a run begins with: the current values where the configuration sets them, and torch's
+        defaults for the rest."""
         return cls(**{**_values(cls.now()), "dtype": torch.float32, "device": _CPU})
 
     @contextmanager
     def in_force(self) -> Iterator[None]:
-        """These settings, no autocast, and gradients; afterwards all is as it was found."""
+        """Apply these settings, without autocast and with gradients; restore the previous state afterwards."""
         found = TorchSettings.now()
         with ExitStack() as held:
             if torch.is_inference_mode_enabled():

@@ -1,9 +1,9 @@
-"""Which rows of a model's output layer stand for a token: published models have more rows than their tokenizers have
-ids (Qwen2.5: 151,936 and 151,665), and what such a row scores is no text.
+"""Which rows of a model's output layer stand for a token. Published models have more rows than their tokenizers have
+ids (Qwen2.5: 151,936 and 151,665), and the other rows do not stand for any text.
 
-The others are never drawn, and their probability is nobody's: engine and trainer take the distribution over the tokens
-alone. Rows at the end are cut off, which costs nothing; those between tokens score what no token scores. A model
-without such rows is computed as if this were not here.
+These rows are never drawn and have no probability: engine and trainer use the distribution over the tokens alone. Rows
+at the end are cut off at no cost; the logits of rows between tokens are replaced by NEVER. A model without such rows is
+computed as if this module did not exist.
 """
 
 from __future__ import annotations
@@ -16,16 +16,16 @@ import torch
 from torch import Tensor
 
 NEVER = -1e30
-"""A logit of probability 0. It is finite, so that 0 times its logarithm is 0 too, at any temperature."""
+"""A logit with probability 0. A finite value keeps 0 times its logarithm at 0, at any temperature."""
 
 
 class Vocabulary(NamedTuple):
     rows: int
-    """Of the output layer."""
+    """Number of rows of the output layer."""
     size: int
-    """Rows up to the last one that stands for a token."""
+    """Number of rows up to the last one that stands for a token."""
     gaps: tuple[int, ...]
-    """Rows before that which stand for none, in order."""
+    """Rows below `size` that stand for no token, in order."""
     beyond: tuple[str, ...]
     """Tokens without a row, by id: the model has no embedding for them."""
 
@@ -39,11 +39,11 @@ class Vocabulary(NamedTuple):
 
     @property
     def unused(self) -> tuple[int, ...]:
-        """The ids of all rows that stand for no token."""
+        """Ids of the rows without a token."""
         return tuple(chain(self.gaps, range(self.size, self.rows)))
 
     def within(self, logits: Tensor) -> Tensor:
-        """logits [..., rows] -> [..., size], in which no gap can be drawn; the very same where all rows are tokens."""
+        """logits [..., rows] -> [..., size], in which gaps cannot be drawn; the same tensor if all rows are tokens."""
         if self.size < self.rows:
             logits = logits[..., : self.size]
         if self.gaps:
@@ -52,6 +52,6 @@ class Vocabulary(NamedTuple):
 
 
 class HasVocabulary(Protocol):
-    """What is needed of a transformers tokenizer."""
+    """The part of a transformers tokenizer that is used here."""
 
     def get_vocab(self) -> Mapping[str, int]: ...

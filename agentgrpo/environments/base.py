@@ -1,9 +1,10 @@
-"""What an environment is: one attempt's world. It gives the opening, answers turns, and knows how it ended.
+"""The environment protocol: the world of one attempt. It gives the opening, answers turns, and knows how the attempt
+ended.
 
     reset(task) -> Observation --policy--> Turn -> step(turn) -> Observation ... done -> score(episode) -> close()
 
-One is made for every attempt, retries too, so nothing of a failed attempt is left. What is the same for all of them
-(tokens, limits, records, the Episode) is rollout.loop's.
+Every attempt gets a new environment, retries too, so that nothing of a failed attempt is left. rollout.loop does the
+work common to all environments (tokens, limits, records, the Episode).
 """
 
 from __future__ import annotations
@@ -16,64 +17,64 @@ from agentgrpo.core.messages import AnyCall, ToolReply, ToolSpec
 from agentgrpo.core.types import Citation, Episode, Exit, FinishReason, Message, Task, ToolRecord
 
 Scores: TypeAlias = Mapping[str, float | Sequence[float]]
-"""name -> a number of the episode, or one for each of its turns; core.numbers says which names and numbers."""
+"""name -> a number for the episode, or one for each of its turns; core.numbers defines the allowed names and
+numbers."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Turn:
-    """What the policy sampled, parsed. Where no tools are on offer, `content` is all of the text."""
+    """The policy's sampled turn, parsed. If no tools are offered, `content` is the whole text."""
 
     index: int
-    """Of the episode, from 0."""
+    """Number of the turn in the episode, from 0."""
     text: str
-    """As it was sampled, control tokens spelled out."""
+    """The sampled text, with control tokens spelled out."""
     token_ids: tuple[int, ...]
     written: str = ""
-    """The same without the token that ends it."""
+    """`text` without its end token."""
     content: str = ""
-    """The text without calls, reasoning and the token that ends it."""
+    """`text` without calls, reasoning and the end token."""
     reasoning: str = ""
     calls: tuple[AnyCall, ...] = ()
-    """Tool calls in the order written, malformed ones among them."""
+    """Tool calls in the order written, including malformed ones."""
     answer: str | None = None
-    """A final answer, where the format has a way to give one."""
+    """The final answer, if the format can express one."""
     finish_reason: FinishReason = FinishReason.STOP
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Observation:
-    """What the environment says next, and whether it is over."""
+    """The environment's next messages, and whether the attempt is over."""
 
     messages: Sequence[Message | ToolReply] = ()
-    """Appended to the context, each by itself but for neighbouring replies; text is untrusted but for a Message's
-    trusted pieces. What does not fit into the context ends the episode as context_overflow."""
+    """Appended to the context, each separately, but adjacent tool replies together. Text is untrusted except a
+    Message's trusted pieces. A message that does not fit into the context ends the episode as context_overflow."""
     tools: Sequence[ToolSpec] | None = None
-    """On offer from here on, where a context opens; None = turns are plain text."""
+    """The tools of a context that opens here; None = turns are plain text."""
     done: Exit | None = None
     answer: str | None = None
     """The final answer, with `done`."""
     reward: float = 0.0
-    """For the turn that this answers."""
+    """The reward of the turn that this observation answers."""
     metrics: Scores = field(default_factory=dict)
-    """What has been measured so far; the newest value of a name counts. One number per turn so far: the episode's
-    metric is their sum."""
+    """Metrics so far; the newest value of a name counts. A sequence has one number per turn so far, and its sum is the
+    episode's metric."""
     fresh_context: bool = False
-    """`messages` open a new Branch instead of going on with the last one."""
+    """`messages` open a new Branch instead of continuing the last one."""
     repeats: Sequence[int] = ()
-    """Turns of the episode with which a fresh context goes on behind its opening, token by token, each with what
-    answered it in the last context; the newest is answered by `then` instead. They are trained where they were
-    sampled."""
+    """Turns of the episode that a fresh context repeats after its opening, token by token, each with its answer in the
+    last context; the newest is answered by `then` instead. They are trained where they were sampled."""
     then: Sequence[Message | ToolReply] = ()
-    """Appended behind `repeats`."""
+    """Appended after `repeats`."""
     shared_opening: int = 0
-    """Tokens that this fresh context opens with and others too (SamplingParams.opening)."""
+    """Number of opening tokens that this fresh context shares with others (SamplingParams.opening)."""
     seat: str = ""
-    """The player or agent that takes the next turn. Each seat has a context of its own, which its first observation
-    opens. A reward of `score` by the name reward/SEAT is that seat's (core.types.Branch.seat)."""
+    """The player or agent that takes the next turn. Each seat has its own context, which its first observation opens. A
+    score named reward/SEAT is that seat's reward (core.types.Branch.seat)."""
     is_last: bool = False
-    """One turn more, and no other: the engine may forget the context once it is sampled."""
+    """The next turn is the last: the engine may forget the context once it is sampled."""
     calls: Sequence[ToolRecord] = ()
-    """Made for the turn, for the records."""
+    """The calls made for the turn, for the records."""
     shown: Sequence[str] = ()
     """Ids of all passages that the policy will have seen with these messages."""
     citations: Sequence[Citation] = ()
@@ -91,9 +92,9 @@ class Environment(Protocol):
         ...
 
     async def score(self, episode: Episode) -> Scores:
-        """What came of it, asked once, before `close`: hidden tests, end states, files."""
+        """Score the attempt, for example by hidden tests, end states or files. Called once, before `close`."""
         ...
 
     async def close(self) -> None:
-        """However it ended."""
+        """Release everything that the attempt holds; called however it ended."""
         ...

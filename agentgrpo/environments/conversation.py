@@ -1,11 +1,12 @@
-"""The tokens of one context that only grows: an episode's, or one of several.
+"""The tokens of one growing context: an episode's only context, or one of several.
 
     open(P0)  sample() -> A0  tell(E0)  sample() -> A1  ...        context = P0 + A0 + E0 + A1
 
-It alone turns messages into tokens. What the engine samples becomes a sampled segment with its log-probabilities,
-everything else one of environment tokens; the context is their concatenation and nothing else.
+Only this module turns messages into tokens. A turn from the engine becomes a sampled segment with its
+log-probabilities; everything else becomes a segment of environment tokens. The context is exactly the concatenation of
+its segments.
 
-An environment that is driven by a program (Driven) opens as many of them as it needs, side by side.
+An environment that is driven by a program (Driven) opens as many conversations as it needs, side by side.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ _NOT_SAMPLED: Mapping[str, Any] = {"sampled": False, "logprobs": None, "policy_v
 
 
 class Conversation:
-    """Made for one context of an attempt, which becomes a Branch."""
+    """One context of an attempt; it becomes a Branch."""
 
     def __init__(
         self,
@@ -42,7 +43,7 @@ class Conversation:
         sampling: SamplingParams,
         limits: TurnLimits,
     ) -> None:
-        """Contexts of one attempt that are open at once need streams of their own (Attempt.stream)."""
+        """Contexts of one attempt that are open at once need separate streams (Attempt.stream)."""
         self._engine, self._renderer, self._attempt = engine, renderer, attempt
         self._sampling, self._limits = sampling, limits
         held = engine.max_context
@@ -51,11 +52,11 @@ class Conversation:
         self._context: list[int] = []
         self._segments: list[Segment] = []
         self._turns: dict[int, int] = {}
-        """Number in the episode -> which segment it is."""
+        """Number of a turn in the episode -> index of its segment."""
         self.turn = -1
-        """Of the episode, the one sampled last, from 0; -1 before the first."""
+        """Number in the episode of the turn sampled last, from 0; -1 before the first."""
         self.is_trained = True
-        """What was sampled in it; else it is recorded, and has no gradient."""
+        """Whether its sampled turns are trained; otherwise they are recorded and have no gradient."""
         self.seconds = {"time_generate": 0.0, "time_queue": 0.0}
 
     @property
@@ -73,12 +74,12 @@ class Conversation:
 
     @property
     def num_turns(self) -> int:
-        """That were sampled in it."""
+        """Number of turns sampled in this context."""
         return sum(segment.sampled for segment in self._segments)
 
     @property
     def sampled_turns(self) -> list[int]:
-        """Their numbers in the episode, in order."""
+        """Numbers in the episode of the turns sampled in this context, in order."""
         return [turn for turn, place in sorted(self._turns.items()) if self._segments[place].sampled]
 
     @property
@@ -88,16 +89,16 @@ class Conversation:
         return Branch(segments=tuple(replace(s, masked=s.sampled) for s in self._segments))
 
     def may_hold(self, num_characters: int) -> bool:
-        """False where a text of this length takes more tokens than there is room for, whatever it says: such a text is
-        never read."""
+        """Whether a text of this length may fit. If False, any text of this length takes more tokens than there is room
+        for, and is never tokenized."""
         return num_characters <= self.room * self._renderer.longest_token
 
     def open(
         self, messages: Sequence[Message | ToolReply], tools: Sequence[ToolSpec] | None, *, shared: int = 0
     ) -> bool:
-        """What the policy sees before its first turn. tools: None = turns are plain text. shared: tokens that other
-        contexts open with too. False, and nothing is said, where there is no room for it. Raises ConfigError where the
-        renderer cannot write it."""
+        """Append the messages before the policy's first turn. tools: None = turns are plain text. shared: number of
+        opening tokens shared with other contexts. Returns False, and appends nothing, if there is no room. Raises
+        ConfigError if the renderer cannot write the opening."""
         opening = [message for message in messages if isinstance(message, Message)]
         if not self.may_hold(size_of(opening)):
             return False
@@ -123,11 +124,11 @@ class Conversation:
         form: TurnForm | None = None,
     ) -> Turn | None:
         """Sample the policy's next turn; the end of the context cuts it short. Return None if the context has no room
-        for a turn. number: the turn's in the episode, from 0; None = it follows the last one that was sampled here.
-        max_tokens: a further limit on the turn's tokens. stop: strings that end the turn, beside the renderer's; a call
-        that one of them ends is none. form: what the turn must be; a limit of tokens may still cut it short. Raises
-        EngineError, and ConfigError where the renderer has no such form. After an error or a cancellation the
-        conversation is unchanged."""
+        for a turn. number: the turn's number in the episode, from 0; None = it follows the last turn sampled here.
+        max_tokens: a further limit on the turn's tokens. stop: strings that end the turn, in addition to the
+        renderer's; a call that is cut off by one of them does not count. form: the form that the turn is held to; a
+        limit of tokens may still cut it short. Raises EngineError, and ConfigError if the renderer cannot write the
+        form. After an error or a cancellation the conversation is unchanged."""
         if self.room < self._limits.min_context_left:
             return None
         number = self.turn + 1 if number is None else number
@@ -180,8 +181,9 @@ class Conversation:
         )
 
     def tell(self, messages: Sequence[Message | ToolReply]) -> int:
-        """Append what the environment says, each message by itself but for neighbouring replies, as long as there is
-        room for it and for one more token; how many messages were appended. What does not fit is dropped whole."""
+        """Append the environment's messages, each separately, but adjacent replies together, while there is room for
+        them and one more token. Returns how many were appended. The first message that does not fit is dropped whole,
+        with all after it."""
         told = 0
         for is_reply, group in groupby(messages, key=lambda message: isinstance(message, ToolReply)):
             for together in [list(group)] if is_reply else [[message] for message in group]:
@@ -197,9 +199,9 @@ class Conversation:
         return told
 
     def recall(self, turn: ParsedTurn) -> bool:
-        """Append a turn that the policy is said to have taken. Nobody has sampled it here: it is the environment's.
-        False, and nothing is appended, where there is no room for it and one more token. Raises DataError where its
-        text spells a control token."""
+        """Append an assistant's turn that was not sampled here; its tokens count as the environment's. Returns False,
+        and appends nothing, if there is no room for it and one more token. Raises DataError if its text spells a
+        control token."""
         written = cast(ToolRenderer, self._renderer).write(turn)
         if not self.may_hold(len(written)):
             return False
@@ -213,20 +215,20 @@ class Conversation:
         return True
 
     def rewind(self, num_segments: int) -> None:
-        """Forget all segments but the first ones; none that was sampled may be among them."""
+        """Forget all segments after the first `num_segments`; a forgotten segment must not be a sampled one."""
         del self._segments[num_segments:]
         self._context = [token for segment in self._segments for token in segment.token_ids]
 
     def follow(self, other: Conversation, num_segments: int) -> None:
-        """Open with the first segments of another one, token by token as they are. What was sampled there is trained
-        there: here it is the environment's."""
+        """Open with the first segments of another conversation, token by token. Turns are trained in the conversation
+        that sampled them; here their tokens count as the environment's."""
         self._has_tools, self._sampling = other._has_tools, other._sampling
         for segment in other._segments[:num_segments]:
             self._append(replace(segment, **_NOT_SAMPLED))
 
     def repeat(self, other: Conversation, turns: Sequence[int]) -> None:
-        """Go on with turns that stand in another one, by their numbers in the episode and in order, each with what
-        answered it there, the last one without that. What was sampled there is trained there: here all of it is the
+        """Append turns of another conversation, given by their numbers in the episode, in order, each with its answer
+        there; the last turn is appended without its answer. They are trained there; here all tokens count as the
         environment's."""
         ends = [*sorted(other._turns.values()), other.num_segments]
         for turn in turns:
@@ -238,7 +240,7 @@ class Conversation:
                 self._append(replace(segment, role=role, **_NOT_SAMPLED))
 
     def release(self) -> None:
-        """No turn follows, however it ended: the engine may forget the attempt."""
+        """Tell the engine that no turn follows, so that it may forget the attempt."""
         if not self._is_released:
             self._is_released = True
             self._engine.release(self._seed_key(max(self.turn, 0)))
@@ -246,7 +248,7 @@ class Conversation:
     def _rendered(self, messages: Sequence[Message | ToolReply]) -> tuple[int, ...]:
         sampled = next((s.token_ids for s in reversed(self._segments) if s.role == "assistant"), ())
         if self._renderer.in_turns and self._segments[-1].role != "assistant":
-            sampled = ()  # a turn of the policy's has been opened, in which it says nothing
+            sampled = ()  # an empty turn of the policy has been opened
         match messages[0]:
             case Message() as message:
                 pieces = message.pieces or (Piece(message.content, False),)
@@ -256,7 +258,7 @@ class Conversation:
                 return tuple(cast(ToolRenderer, self._renderer).reply(replies, sampled=sampled))
 
     def _num_before(self, stop: Sequence[str], token_ids: Sequence[int]) -> int:
-        """Tokens before the first of these strings."""
+        """Number of tokens before the first of these strings."""
         text = self._text(token_ids)
         at = min((text.index(each) for each in stop if each in text), default=None)
         if at is None:
@@ -276,39 +278,40 @@ class Conversation:
 
 
 def _acts_of(turn: ParsedTurn) -> str:
-    """See Segment.acts. Text beside a call is a thought: not every family has another place for one."""
+    """Return Segment.acts of a turn. Text beside a call is a thought: some model families have no other place for
+    one."""
     is_thought = turn.reasoning.strip() or (turn.calls and turn.content.strip())
     return "T" * bool(is_thought) + "S" * bool(turn.calls) + "A" * (turn.answer is not None)
 
 
 def size_of(messages: Sequence[Message | ToolReply], tools: Sequence[ToolSpec] | None = None) -> int:
-    """The characters of all of them."""
+    """Number of characters in all messages and tools."""
     texts = (message.content if isinstance(message, Message) else message.text for message in messages)
     return sum(map(len, texts)) + sum(len(str(tool)) for tool in tools or ())
 
 
 def counted(count: Callable[[], int], *, size: int, most: int, renderer: Renderer) -> int:
-    """The tokens that `count` counts in texts of `size` characters. Where their length alone says that they take more
-    than `most`, they are not read: then it is the number that they take at least."""
+    """Return count(), the number of tokens in texts of `size` characters. If their length alone shows that it is more
+    than `most`, return a lower bound instead, without tokenizing them."""
     least = size // renderer.longest_token
     return least if least > most else count()
 
 
 @runtime_checkable
 class Driven(Protocol):
-    """An environment in which a program decides what the policy is asked, and when. It has `drive` in the place of
-    `reset` and `step`."""
+    """An environment in which a program decides what to ask the policy, and when. It has `drive` instead of `reset` and
+    `step`."""
 
     async def drive(self, task: Task, new: Callable[[str], Conversation], *, sampling: SamplingParams) -> Observation:
-        """The whole attempt, and how it ended. new(stream): a conversation of the attempt's, sampled as `sampling` says
-        with random numbers of that stream; in the order made they become branches, those in which nothing was sampled
-        left out."""
+        """Run the whole attempt, and return how it ended. new(stream): a new conversation of the attempt, sampled as
+        `sampling` says with the random numbers of that stream. Conversations become branches in the order made; a
+        conversation without a sampled turn is left out."""
         ...
 
     async def score(self, episode: Episode) -> Scores:
-        """As Environment.score."""
+        """Like Environment.score."""
         ...
 
     async def close(self) -> None:
-        """As Environment.close."""
+        """Like Environment.close."""
         ...

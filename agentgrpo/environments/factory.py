@@ -1,4 +1,4 @@
-"""What makes environments, and what turns tasks into episodes: a fresh environment for every attempt."""
+"""Protocols for making environments and for turning tasks into episodes; every attempt gets a new environment."""
 
 from __future__ import annotations
 
@@ -12,51 +12,52 @@ from agentgrpo.environments.base import Environment
 from agentgrpo.environments.figures import Figures
 
 if TYPE_CHECKING:
-    from agentgrpo.environments.conversation import Driven  # which knows attempts
+    from agentgrpo.environments.conversation import Driven  # it imports Attempt
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Attempt:
-    """Which attempt at which task an environment is made for."""
+    """The attempt at a task for which an environment is made."""
 
     task: Task
     sample_index: int
     stream: str
-    """What is sampled for: "train/12" (the step), "eval/test"."""
+    """The purpose of the sampling: "train/12" (at step 12), "eval/test"."""
     number: int = 0
-    """0, and one more for every retry."""
+    """0 at first, and one more for every retry."""
     max_context: int
-    """Tokens of a context that the engine holds."""
+    """Maximum tokens of a context in the engine."""
 
     @property
     def seed(self) -> str:
-        """Seeds whatever the environment draws; the same for a retry."""
+        """Seed of all random draws of the environment; a retry has the same."""
         return f"{self.stream}|{self.task.id}|{self.sample_index}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TurnLimits:
-    """What rollout.loop allows an attempt."""
+    """Limits of an attempt, enforced by rollout.loop."""
 
     max_turns: int | None = None
-    """Sampled turns; None = until the environment says so."""
+    """Maximum sampled turns; None = until the environment ends the episode."""
     max_context: int | None = None
-    """Tokens of a context; None = as many as the engine holds."""
+    """Maximum tokens of a context; None = the engine's limit."""
     min_context_left: int = 1
     """No turn is sampled with fewer tokens left."""
     stop: tuple[str, ...] = ()
-    """Strings that end a turn where no tools are on offer."""
+    """Strings that end a turn if no tools are offered."""
 
 
 class EnvironmentFactory(Protocol):
-    """Makes the environments of a run; holds what they share (retrievers, tools) and nothing of any of them."""
+    """Makes the environments of a run. It holds what they share (retrievers, tools), and no state of a single
+    attempt."""
 
     @property
     def name(self) -> str: ...
 
     @property
     def figures(self) -> Figures:
-        """What its episodes are compared by."""
+        """The figures by which its episodes are compared."""
         ...
 
     @property
@@ -64,36 +65,36 @@ class EnvironmentFactory(Protocol):
 
     @property
     def metrics(self) -> frozenset[str]:
-        """Names of all metrics its episodes have; empty where that is not known beforehand."""
+        """Names of all metrics that its episodes have; empty if not known beforehand."""
         ...
 
     def make(self, attempt: Attempt) -> Environment | Driven: ...
 
     def rehearse(self, task: Task, *, max_context: int) -> None:
-        """Raises ConfigError where the opening for `task` cannot be written, or leaves no room for a turn in an engine
-        that holds `max_context` tokens."""
+        """Check the opening for `task`. Raises ConfigError if it cannot be written, or leaves no room for a turn in an
+        engine that holds `max_context` tokens."""
         ...
 
     def opening_tokens(self, task: Task, *, most: int) -> int | None:
-        """Tokens that an attempt at `task` opens with, or at least so many where these are more than `most`; None where
-        that is not known before the attempt."""
+        """Number of opening tokens of an attempt at `task`, or a lower bound if it is more than `most`; None if it is
+        not known before the attempt."""
         ...
 
     def counts(self) -> Mapping[str, float]:
-        """What its parts asked of models so far, by part and name, such as reader/cost; never a clock."""
+        """Model usage of its parts so far, by part and name, such as reader/cost; no times."""
         ...
 
     def baselines(self, spent: Callable[[str], Mapping[str, float]]) -> Mapping[str, Runner]:
-        """Rules to hold a policy against, by name, in the order shown: they need no training and sample nothing.
-        spent(column): kind of task -> the policy's mean of that figure, "" = of all tasks."""
+        """Rules to compare a policy with, by name, in the order shown; they need no training and sample nothing.
+        spent(column): kind of task -> the policy's mean of that figure; "" = the mean over all tasks."""
         ...
 
     async def probe(self) -> None:
-        """Raises ConfigError or EpisodeError where a service that it needs does not answer."""
+        """Raise ConfigError or EpisodeError if a service that it needs does not answer."""
         ...
 
     async def close(self) -> None:
-        """At the end of the run."""
+        """Close the shared parts at the end of the run."""
         ...
 
 
@@ -102,7 +103,7 @@ class Runner(Protocol):
 
     @property
     def note(self) -> str:
-        """What its figures mean, where that is something else; "" = what they say."""
+        """The meaning of its figures, if it is not the usual one; "" = the usual meaning."""
         ...
 
     @property
@@ -111,9 +112,9 @@ class Runner(Protocol):
     async def run(
         self, task: Task, *, sample_index: int, stream: str, sampling: SamplingParams, attempt: int = 0
     ) -> Episode:
-        """One attempt. `stream` and `sample_index` seed it (engines.base.SeedKey). The policy's mistakes end up in the
-        Episode; an infrastructure failure raises an EpisodeError, which rollout.groups captures. However it ends,
-        nothing of it runs on."""
+        """Run one attempt. `stream` and `sample_index` seed it (engines.base.SeedKey). The policy's mistakes are part
+        of the Episode; an infrastructure failure raises an EpisodeError, which rollout.groups captures. Nothing of the
+        attempt keeps running, however it ends."""
         ...
 
 

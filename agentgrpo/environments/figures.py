@@ -1,4 +1,5 @@
-"""Figures: which numbers of an episode eval.json compares policies by. Plain data, so that records can carry them."""
+"""Figures: the numbers of an episode by which eval.json compares policies. They are plain data, so that records can
+hold them."""
 
 from __future__ import annotations
 
@@ -15,10 +16,10 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Figures:
-    """What eval.json reports of an environment, and what it takes to PASS.
+    """The figures that eval.json reports of an environment, and the conditions for PASS.
 
     `columns` are metrics of an episode; every environment has two more: `cost`, of its calls, and `reward`. Raises
-    ValueError for a name that is none of these, and for one in `counts` or `prices` alone.
+    ValueError for an unknown name, and for a name in only one of `counts` and `prices`.
     """
 
     columns: tuple[str, ...]
@@ -27,25 +28,25 @@ class Figures:
     by_kind: tuple[str, ...]
     """Columns shown for each kind of task."""
     quality: str
-    """Must not fall beyond noise; 0.0 where there is no reward."""
+    """The column that must not fall beyond noise; 0.0 for an episode without a reward."""
     is_graded: bool = True
-    """`quality` is the judge's grade of the answer, in [0, 1], whatever it is called; else the metric of that name, or
-    the reward."""
+    """`quality` is the judge's grade of the answer, in [0, 1], whatever it is called; otherwise it is the metric of
+    that name, or the reward."""
     spending: str
-    """Must fall beyond noise. Its name is a plural (search_rounds), for sentences."""
+    """The column that must fall beyond noise. Its name is a plural (search_rounds), for sentences."""
     labels: Mapping[str, str] = field(default_factory=dict)
-    """Column -> its name where there is little room, if it has another one."""
+    """Column -> its short name, if it has one."""
     counts: Mapping[str, str] = field(default_factory=dict)
     """Name of a kind of call in run.eval.prices -> the metric of an episode that counts these calls."""
     prices: Mapping[str, float] = field(default_factory=dict)
     """Name of a kind of call -> the price of one, unless run.eval.prices has another."""
     ratios: Mapping[str, Mapping[str, tuple[str, str]]] = field(default_factory=dict)
-    """Section of eval.json -> name -> (numerator, denominator): metrics that only some episodes have, such as those
-    whose task says which passages prove the answer, or criteria of the judge, as criterion/NAME. The ratio of their
-    sums; absent where the denominators are 0."""
+    """Section of eval.json -> name -> (numerator, denominator): metrics that only some episodes have (if the task names
+    the passages that prove the answer, for example), or criteria of the judge, as criterion/NAME. The value is the
+    ratio of their sums; it is absent if the denominators are 0."""
 
     members: Mapping[str, Figures] = field(default_factory=dict)
-    """Of a suite, each with its own prices; empty for an environment by itself."""
+    """The figures of a suite's members, each with its own prices; empty for a single environment."""
 
     def __post_init__(self) -> None:
         known = {*self.columns, self.quality, "cost", "reward"}
@@ -57,8 +58,8 @@ class Figures:
 
     @classmethod
     def of_suite(cls, members: Mapping[str, Figures]) -> Figures:
-        """What all members have: quality and spending, under the name of the first where all of them call it so, and
-        columns of one name."""
+        """Return the figures that all members have: quality and spending, under a member's name if all members use it,
+        and the columns with the same name in all."""
         all_of, is_graded = list(members.values()), all(f.is_graded for f in members.values())
         qualities, spent = {f.quality for f in all_of}, {f.spending for f in all_of}
         quality = qualities.pop() if len(qualities) == 1 else "correctness" if is_graded else "quality"
@@ -76,8 +77,8 @@ class Figures:
 
     @classmethod
     def from_json(cls, said: Mapping[str, Any]) -> Figures:
-        """What `to_json` has written; also of a version that wrote no columns, then without a cost. Raises KeyError,
-        TypeError or ValueError for anything else."""
+        """Read the output of `to_json`; that of an old version without columns gives figures without a cost. Raises
+        KeyError, TypeError or ValueError for anything else."""
         headline = tuple(map(str, said["headline"]))
         by_kind = said.get("by_kind", ())
         if "columns" not in said:
@@ -88,7 +89,7 @@ class Figures:
                 by_kind=(),
                 quality=said["quality"],
                 spending=said.get("thrift", own[-1]),
-                counts={"call": ""},  # which no metric is called, so that the cost is not known
+                counts={"call": ""},  # no metric has this name: the cost is unknown
                 prices={"call": 0.0},
             )
         return cls(
@@ -97,7 +98,7 @@ class Figures:
             by_kind=tuple(by_kind),
             quality=said["quality"],
             is_graded=said["is_graded"],
-            spending=said["spending"] if "spending" in said else said["thrift"],  # its name before
+            spending=said["spending"] if "spending" in said else said["thrift"],  # its former name
             labels=dict(said["labels"]),
             counts=dict(said["counts"]),
             prices=dict(said["prices"]),
@@ -124,7 +125,8 @@ class Figures:
         }
 
     def graded(self) -> Figures:
-        """With the judge's grade as quality, for a run that pays for it, where these have nothing but the reward."""
+        """Return the figures with the judge's grade as quality instead of the reward, for a run that pays for the
+        grade."""
         if self.quality != "reward":
             return self
 
@@ -138,8 +140,8 @@ class Figures:
         return self.labels.get(column, column.replace("_", " "))
 
     def priced(self, given: Mapping[str, float]) -> dict[str, float]:
-        """The price of every kind of call: as given (run.eval.prices), else the environment's own. Raises ConfigError
-        for a name that the environment does not know."""
+        """The price of every kind of call: as given (run.eval.prices), else the environment's default. Raises
+        ConfigError for a name that the environment does not know."""
         for name in given:
             if name not in self.counts:
                 known = f"{', '.join(self.counts)}; price these" if self.counts else "no calls (tools=none); add tools"
@@ -148,25 +150,25 @@ class Figures:
         return {name: given.get(name, self.prices[name]) for name in self.counts}
 
     def cost(self, metrics: Mapping[str, float], prices: Mapping[str, float]) -> float:
-        """What an episode's calls cost at `prices` (see `priced`), whatever the reward charges for them."""
+        """The cost of an episode's calls at `prices` (see `priced`), whatever the reward charges for them."""
         return sum(price * metrics.get(self.counts[name], 0.0) for name, price in prices.items())
 
     def cost_of(self, episode: Episode, prices: Mapping[str, float]) -> float:
-        """`cost` of the metrics of an episode, be it of a member of a suite."""
+        """The `cost` of an episode, which may belong to a member of a suite."""
         if self.members:
             own = self.members[member_of(episode.task)]
             return own.cost(episode.metrics, own.prices)
         return self.cost(episode.metrics, prices)
 
     def shared(self, member: str, row: Mapping[str, T]) -> dict[str, T]:
-        """Of a suite: the columns of a row of a member's that it shares with all others, under their common names."""
+        """For a suite: the columns of a member's row that all members share, under their common names."""
         own = self.members[member]
         named = {**row, self.quality: row[own.quality], self.spending: row[own.spending]}
         return {name: named[name] for name in dict.fromkeys((*self.headline, "reward", *self.columns))}
 
     def row(self, episode: Episode, reward: RewardResult | None, prices: Mapping[str, float]) -> dict[str, float]:
-        """Every column of one episode: the headline first, then the reward, then the others; 0.0 for a metric that it
-        has not."""
+        """Every column of one episode: the headline first, then the reward, then the others; a missing metric is
+        0.0."""
         if self.members:
             member = member_of(episode.task)
             own = self.members[member]
@@ -178,14 +180,14 @@ class Figures:
         return {name: values[name] for name in (*self.headline, "reward", *values)}
 
     def ratio_parts(self, episode: Episode, reward: RewardResult | None = None) -> dict[str, float]:
-        """Numerators and denominators of `ratios`, as far as the episode has them, or its judge's criteria, which are
-        called criterion/NAME."""
+        """Numerators and denominators of `ratios`, as far as they are metrics of the episode or its judge's criteria
+        (criterion/NAME)."""
         parts = {part for section in self.ratios.values() for of in section.values() for part in of}
         known = {**episode.metrics, **{f"criterion/{k}": v for k, v in (reward.parts if reward else {}).items()}}
         return {name: known[name] for name in sorted(parts) if name in known}
 
     def shares(self, means: Mapping[str, float]) -> dict[str, dict[str, float]]:
-        """`ratios` of the means of their parts; no section in which all are absent."""
+        """The `ratios` of the means of their parts, without sections in which all are absent."""
         found = {
             section: {
                 name: means[above] / means[below]

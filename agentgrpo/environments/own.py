@@ -5,8 +5,8 @@
     reset and step           async, as environments.base.Environment says; `score` and `close` may be left out
     a ToolEnvironment        a subclass, which has the attempt's workspace: overrides `reset` or `score`
 
-What its constructor takes are keys of the YAML node, beside those of environment=tools. Whatever it raises is an
-EnvironmentFailure of that attempt.
+The parameters of its constructor are keys of the YAML node, beside those of environment=tools. An exception that it
+raises becomes an EnvironmentFailure of that attempt.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from agentgrpo.tools.toolbox import Toolbox
 
 T = TypeVar("T")
 REWARD = ("get_reward", "reward")
-"""What says what an attempt was worth, a method or a number; the first that there is."""
+"""Names of the method or number that gives an attempt's reward; the first that exists counts."""
 _ROWS = {
     "messages": (Message, ToolReply),
     "then": (Message, ToolReply),
@@ -48,28 +48,28 @@ _ROWS = {
     "repeats": (int,),
 }
 _HELD = {"done": (Exit, NoneType), "answer": (str, NoneType), "seat": (str,), **_ROWS}
-"""Field of an Observation -> what it may hold; of _ROWS each of several."""
+"""Field of an Observation -> allowed types; for a field of _ROWS, of each element."""
 NO_TOOLS = frozenset({"reset", "close", *REWARD})
-"""Public methods that are the environment's own business."""
+"""Public methods that are not tools."""
 TURNS = "turns"
-"""The metric that every environment of a user's own has."""
+"""The metric that every user-defined environment has."""
 TAKEN = frozenset({TURNS, *(f"exit_{e.value}" for e in Exit)})
-"""Names that no class may give a metric of its own."""
+"""Names that a class may not give to its own metrics."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class OwnEnvironments(ToolEnvironments):
     """Implements environments.factory.EnvironmentFactory: makes a fresh object of the user's class for each attempt.
 
-    A class may say `quality`, the metric that policies are compared by (default: reward), and `costs`, those that
-    should fall (default: turns).
+    A class may set `quality`, the metric by which policies are compared (default: reward), and `costs`, the metrics
+    that should fall (default: turns).
     """
 
     kind: type
     arguments: Mapping[str, Any] = field(default_factory=dict)
-    """Of its constructor."""
+    """Arguments of its constructor."""
     timeout_s: float | None = 600.0
-    """Seconds that a call of reset, step or score takes at most; None = no limit. `close` has CLOSE_S."""
+    """Maximum seconds of a call of reset, step or score; None = no limit. The limit of `close` is CLOSE_S."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -84,7 +84,7 @@ class OwnEnvironments(ToolEnvironments):
 
     @cached_property
     def methods(self) -> Mapping[str, MethodTool]:
-        """The tools that the class itself is; none of one that answers turns by itself."""
+        """The class's own methods as tools; empty if the class answers turns itself."""
         if issubclass(self.kind, ToolEnvironment) or answers_turns(self.kind):
             return {}
         return {name: MethodTool(self.kind, name) for name in _tool_names(self.kind)}
@@ -114,12 +114,12 @@ class OwnEnvironments(ToolEnvironments):
 
     @property
     def metrics(self) -> frozenset[str]:
-        """What `score` returns is known when it does."""
+        """Empty: the metrics are not known before `score` returns."""
         return frozenset()
 
     @cached_property
     def taken(self) -> frozenset[str]:
-        """Names of what is measured around the class, which its score may not give."""
+        """Names of the metrics that are measured around the class; its score may not use them."""
         counted = () if answers_turns(self.kind) else episode_metrics(ToolState(), tools=self.toolbox.names)
         return TAKEN.union(counted)
 
@@ -133,12 +133,13 @@ class OwnEnvironments(ToolEnvironments):
         return Guarded(own, self, attempt)
 
     def rehearse(self, task: Task, *, max_context: int) -> None:
-        """See environments.factory.EnvironmentFactory: whether `reset` can be given what it asks for."""
+        """See environments.factory.EnvironmentFactory. Checks that the task has the columns that `reset` asks for."""
         if self.methods:
             row_for(self.kind.reset if hasattr(self.kind, "reset") else None, task, where=self.name)
 
     def opening_tokens(self, task: Task, *, most: int) -> int | None:
-        """See environments.factory.EnvironmentFactory: a `reset` of its own says what an attempt opens with."""
+        """See environments.factory.EnvironmentFactory. None if the class has its own `reset`, which decides the
+        opening."""
         resets = getattr(self.kind, "reset", None) is not ToolEnvironment.reset
         return None if resets else super().opening_tokens(task, most=most)
 
@@ -146,7 +147,7 @@ class OwnEnvironments(ToolEnvironments):
 def own_environments(kind: type) -> Callable[..., OwnEnvironments]:
     """The constructor of `kind`'s factory, which takes the keys of environment=tools and those of `kind` itself."""
     if not inspect.isclass(kind):
-        raise ConfigError(f"environment.name: {kind!r} is no class; see agentgrpo/docs/environments.md for the shapes")
+        raise ConfigError(f"environment.name: {kind!r} is not a class; see agentgrpo/docs/environments.md")
     _refuse_shapeless(kind)
     theirs = _parameters_of(kind)
     ours = dict(inspect.signature(OwnEnvironments).parameters)
@@ -167,7 +168,7 @@ def own_environments(kind: type) -> Callable[..., OwnEnvironments]:
 
 
 def pays(kind: type) -> bool:
-    """Whether it may say what an attempt was worth: one of REWARD, be it an attribute that a method of it sets."""
+    """Whether the class may give a reward: REWARD names one of its members, or an attribute that its methods set."""
     if answers_turns(kind) or issubclass(kind, ToolEnvironment):
         return True
     functions = [inspect.unwrap(f) for base in kind.__mro__ for f in vars(base).values() if inspect.isfunction(f)]
@@ -176,13 +177,13 @@ def pays(kind: type) -> bool:
 
 
 def answers_turns(kind: type) -> bool:
-    """Whether it has `step` and `reset` as Environment has them."""
+    """Whether the class has async `step` and `reset`, as Environment has."""
     return all(inspect.iscoroutinefunction(getattr(kind, name, None)) for name in ("reset", "step"))
 
 
 class Guarded:
-    """A user's environment: its errors are EnvironmentFailures, its texts Observations, its turns counted, its numbers
-    numbers, by names that nobody else has."""
+    """Wraps a user's environment: its errors become EnvironmentFailures and its texts Observations, its turns are
+    counted, and its scores must be numbers under names that are not taken."""
 
     def __init__(self, own: Any, options: OwnEnvironments, attempt: Attempt) -> None:
         self._own, self._name, self._taken = own, options.name, options.taken
@@ -214,7 +215,8 @@ class Guarded:
         return observation
 
     async def score(self, episode: Episode) -> Scores:
-        """A class that answers turns has paid for each, if it was nothing."""
+        """A class that answers turns may have paid for each of them, so its reward here is 0 unless `score` gives
+        one."""
         paid = {} if isinstance(self._own, ToolEnvironment) else {"reward": 0.0}
 
         async def score() -> Scores:
@@ -252,7 +254,7 @@ class Guarded:
 
 
 class MethodEnvironment(ToolEnvironment):
-    """An object whose typed public methods are tools. It lives in a thread of its own, its constructor included."""
+    """An object whose typed public methods are tools. It lives in its own thread, which also runs its constructor."""
 
     def __init__(self, options: OwnEnvironments, attempt: Attempt) -> None:
         super().__init__(options, attempt)
@@ -276,7 +278,7 @@ class MethodEnvironment(ToolEnvironment):
         worth = None if name is None else getattr(self._own, name)
         said = await self.called(worth, {}) if callable(worth) else worth
         if name is None and pays(type(self._own)):
-            said = 0.0  # a method that sets `reward` has not set it
+            said = 0.0  # no method has set `reward`
         tested = await super().score(episode)
         taken = self._taken | (tested.keys() - {"reward"})
         return {**tested, **scores_of(said, f"{self._where}.{name}", turns=len(episode.turns), taken=taken)}
@@ -295,15 +297,16 @@ class MethodEnvironment(ToolEnvironment):
         return await self.called(getattr(self._own, method), arguments)
 
     async def called(self, function: Callable[..., Any], arguments: Mapping[str, Any]) -> Any:
-        """The value of the function. Only a coroutine function runs on the event loop: the others may block."""
+        """Call the function and return its value. Only a coroutine function runs on the event loop: other functions may
+        block."""
         if inspect.iscoroutinefunction(function):
             return await function(**arguments)
         return (await self._thread.call(function, **arguments)).result()
 
 
 class MethodTool:
-    """Implements tools.base.Tool: a method of whatever object the episode's environment is. Calls of one turn are made
-    one after the other, for they share its state."""
+    """Implements tools.base.Tool: a method of the episode's environment object. Calls of one turn run one after the
+    other, because they share its state."""
 
     exclusive = True
 
@@ -316,7 +319,7 @@ class MethodTool:
         """id of an attempt's workspace -> its environment, which enters and removes itself."""
 
     async def call(self, arguments: Mapping[str, Any], workspace: Workspace) -> ToolResult:
-        """An exception of the method is told to the policy, as a runtime error. Raises BadValue for an image."""
+        """Call the method; the policy gets its exception as a runtime error. Raises BadValue for an image."""
         try:
             value = await self.owners[id(workspace)].call(self._name, arguments)
             return ToolResult.ok(content_of(value, f"what {self._where} returns"))
@@ -326,12 +329,12 @@ class MethodTool:
             return ToolResult.failed(line_of(e))
 
     async def close(self) -> None:
-        """The object is the episode's."""
+        """Nothing to close: the object belongs to the episode."""
 
 
 def row_for(reset: Callable[..., Any] | None, task: Task, *, where: str) -> dict[str, Any]:
-    """What `reset` is called with: the task's columns by name, as far as it takes them. Raises ConfigError for one that
-    it asks for and the task has not."""
+    """Return the arguments of `reset`: the task's columns by name, as far as it takes them. Raises ConfigError for a
+    required column that the task lacks."""
     if reset is None:
         return {}
     columns = {**columns_of(task), "task": task, **task.metadata}
@@ -348,7 +351,8 @@ def row_for(reset: Callable[..., Any] | None, task: Task, *, where: str) -> dict
 
 
 def opening_of(task: Task, said: object, where: str) -> list[Message]:
-    """The task's messages with the text that `reset` returned behind the last one; or the messages that it returned."""
+    """Return the task's messages with the text from `reset` appended to the last one, or the messages that `reset`
+    returned."""
     messages, what = list(task.messages), f"what {where}.reset returns"
     is_chat = isinstance(said, Sequence) and not isinstance(said, str) and all(map(_is_message, said))
     text = None if is_chat else text_in(said, what)
@@ -375,8 +379,8 @@ def _is_message(said: object) -> bool:
 
 
 def _refuse_odd(said: Observation, where: str) -> None:
-    """Raise BadValue for the first field that holds what no field of its name does: an episode could not go on with it,
-    or not be recorded."""
+    """Raise BadValue for the first field with a value of a wrong type, with which an episode could not continue or be
+    recorded."""
     for name, kinds in _HELD.items():
         value = getattr(said, name)
         if name in _ROWS and (isinstance(value, str) or not isinstance(value, Sequence)):
@@ -395,8 +399,8 @@ def _refuse_odd(said: Observation, where: str) -> None:
 
 
 def scores_of(said: object, where: str, *, turns: int, taken: Collection[str]) -> Scores:
-    """A number as {"reward": number}, numbers by name as they are, None as nothing: there is no verdict.
-    {"rewards": {seat: number}} is {"reward/SEAT": number} for each seat. Raises BadValue."""
+    """Read a score: a number becomes {"reward": number}, numbers by name stay as they are, and None becomes {} (no
+    verdict). {"rewards": {seat: number}} becomes {"reward/SEAT": number} for each seat. Raises BadValue."""
     if said is None:
         return {}
     if not isinstance(said, Mapping):
@@ -416,8 +420,8 @@ async def _awaited(value: Any) -> Any:
 
 
 def _tool_names(kind: type) -> list[str]:
-    """In the order of writing, those of base classes first. Class methods are tools as TRL has them; static ones, which
-    are none there, where they are annotated."""
+    """Names of the methods that are tools, in the order of writing, base classes first. Class methods are tools, as in
+    TRL; static methods, unlike in TRL, are tools if they are annotated."""
     found: dict[str, None] = {}
     for cls in reversed(kind.__mro__[:-1]):
         for name, value in vars(cls).items():
@@ -429,7 +433,7 @@ def _tool_names(kind: type) -> list[str]:
 
 
 def _described(method: Callable[..., Any], *, skipped: int) -> Callable[..., Any]:
-    """`method` as `spec_of` reads a function: without its first parameter, where that is the object."""
+    """Return `method` as a function for `spec_of` to read, without its first `skipped` parameters (the object)."""
 
     def function(**arguments: Any) -> Any:
         raise TypeError("only its description is used")
@@ -444,7 +448,8 @@ def _described(method: Callable[..., Any], *, skipped: int) -> Callable[..., Any
 
 
 def _parameters_of(kind: type) -> dict[str, inspect.Parameter]:
-    """Of its constructor, as keys; not those that the house itself gives a ToolEnvironment."""
+    """Parameters of the constructor as keyword arguments, without those that agentgrpo itself passes to a
+    ToolEnvironment."""
     if kind.__init__ is object.__init__ or kind.__init__ is ToolEnvironment.__init__:  # type: ignore[misc]
         return {}
     hints = typing.get_type_hints(kind.__init__)  # type: ignore[misc]
@@ -472,6 +477,6 @@ def _refuse_shapeless(kind: type) -> None:
 
 
 def _takes_turns(step: object) -> bool:
-    """Whether a method called `step` is no tool."""
+    """Whether a method `step` takes a Turn, and so is not a tool."""
     first = list(inspect.signature(step).parameters.values())[1:2] if inspect.isfunction(step) else []
     return any(p.name == "turn" or p.annotation in (Turn, Turn.__name__) for p in first)

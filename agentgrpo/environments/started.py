@@ -1,4 +1,4 @@
-"""A server of somebody else's that a run starts, and ends with all that it has started."""
+"""A third-party server that a run starts, and ends together with all processes that the server started."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ _SHOWN = 600
 
 
 def words_of(command: str, setting: str) -> list[str]:
-    """As a shell splits it; python is the interpreter that runs this, and a program that PATH does not lead to may lie
-    beside it. Raises ConfigError, which names `setting`, where there is no such program."""
+    """Split a command as a shell does. "python" is the running interpreter; a program that is not on the PATH may lie
+    beside it. Raises ConfigError, which names `setting`, if there is no such program."""
     try:
         words = shlex.split(command)
     except ValueError as e:
@@ -43,7 +43,7 @@ def words_of(command: str, setting: str) -> list[str]:
 
 
 class StartedServer:
-    """Started when it is first needed, and again where it has died since."""
+    """A server that is started when it is first needed, and again if it has died since."""
 
     def __init__(
         self,
@@ -54,15 +54,16 @@ class StartedServer:
         timeout_s: float,
         variables: Mapping[str, str] = MappingProxyType({}),
     ) -> None:
-        """argv: of the process, asked anew for each start. is_up: whether it answers. timeout_s: until it must.
-        variables: of its environment, beside those of this process."""
+        """argv: returns the command of the process; called for each start. is_up: whether the server answers.
+        timeout_s: time within which it must answer. variables: environment variables, in addition to those of this
+        process."""
         self._argv, self._shown, self._is_up, self._timeout_s = argv, shown, is_up, timeout_s
         self._variables = variables
         self._locks: PerLoop[asyncio.Lock] = PerLoop(asyncio.Lock)
         self._process: _Kept | None = None
 
     async def ready(self) -> None:
-        """Raises EnvironmentFailure where it does not come up, quoting what it said last."""
+        """Wait until the server answers. Raises EnvironmentFailure with the end of its output if it does not."""
         if self._process is not None and self._process.is_alive:
             return
         async with self._locks.get():
@@ -91,7 +92,7 @@ class StartedServer:
 
 
 class _Kept:
-    """A process under a keeper (tools.worker), which ends it with all that it has started, also when this one dies."""
+    """A process under a keeper (services.worker), which ends it with all that it started, even if this process dies."""
 
     def __init__(self, argv: Sequence[str], variables: Mapping[str, str]) -> None:
         """Raises EnvironmentFailure."""
@@ -118,7 +119,7 @@ class _Kept:
 
     @property
     def said(self) -> str:
-        """Its last words."""
+        """The end of its output."""
         end = self._output.seek(0, os.SEEK_END)
         self._output.seek(max(0, end - _SHOWN))
         return " ".join(self._output.read().decode("utf-8", "replace").split()) or "(it said nothing)"

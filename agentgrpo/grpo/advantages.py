@@ -1,11 +1,12 @@
-"""Advantages: the rewards of a step's groups -> the credit of each of their episodes.
+"""Advantages: the rewards of a step's groups -> the credit of each episode.
 
-None = an episode that could not be scored: it stays None and takes no part in the statistics. `accepted` gives None to
-others too: an episode without an advantage is not trained on. A group with fewer than
-two scored rewards, or whose scored rewards all lie within 1e-9, carries no information: exact zeros, so that rounding
-noise is never divided by a tiny spread. Sums are exact (`math.fsum`): the order within a group changes no bit.
+An episode that could not be scored is None: it stays None and takes no part in the statistics. `accepted` returns None
+for rejected episodes too; an episode without an advantage is not trained on. A group carries no information if it has
+fewer than two scored rewards, or if all its scored rewards lie within 1e-9. Such a group gets exact zeros, so that
+rounding noise is never divided by a tiny spread. Sums are exact (`math.fsum`), so the order within a group does not
+change a single bit.
 
-A new advantage is one function and one line of ADVANTAGES.
+To add an advantage, write one function and add one line to ADVANTAGES.
 """
 
 from __future__ import annotations
@@ -23,16 +24,16 @@ class GroupRewards(NamedTuple):
     """The rewards of one group's episodes, in order."""
 
     totals: Sequence[float | None]
-    """None = could not be scored."""
+    """Total reward of each episode; None = could not be scored."""
     terms: Sequence[Mapping[str, float]] = ()
-    """What each total is made of, by name; what an episode does not name is 0. Only `per_term` reads it."""
+    """The terms of each total, by name; a missing term counts as 0. Only `per_term` reads them."""
     grades: Sequence[float | None] = ()
-    """The judge's, of the answers. Only `accepted` reads it."""
+    """The judge's grades of the answers. Only `accepted` reads them."""
 
 
 class Advantage(Protocol):
     def __call__(self, groups: Sequence[GroupRewards], *, eps: float = 1e-6) -> list[list[float | None]]:
-        """For each group one advantage per episode, in order; None = it is not trained on. Raises TrainingError for a
+        """Return one advantage per episode for each group, in order; None = not trained on. Raises TrainingError for a
         reward that is not finite."""
         ...
 
@@ -42,7 +43,7 @@ def _mean(values: Sequence[float]) -> float:
 
 
 def _std(values: Sequence[float]) -> float:
-    """Of the population."""
+    """Return the population standard deviation."""
     mean = _mean(values)
     return math.sqrt(_mean([(x - mean) ** 2 for x in values]))
 
@@ -55,14 +56,15 @@ def _scored(rewards: Sequence[float | None]) -> list[float]:
 
 
 def _informative(rewards: Sequence[float | None], formula: Callable[[list[float]], list[float]]) -> list[float | None]:
-    """`formula` of the scored rewards of a group, zeros where they are no information, None where the reward is."""
+    """Apply `formula` to the scored rewards of a group. Return zeros if they carry no information, and None wherever
+    the reward is None."""
     scored = _scored(rewards)
     values = iter([0.0] * len(scored) if has_zero_variance(rewards) else formula(scored))
     return [None if r is None else next(values) for r in rewards]
 
 
 def group_zscore(groups: Sequence[GroupRewards], *, eps: float = 1e-6) -> list[list[float | None]]:
-    """(r - mean) / (population std + eps), both of the group. GRPO, arXiv 2402.03300, equation 3 and below."""
+    """(r - mean) / (population std + eps), both over the group. GRPO, arXiv 2402.03300, equation 3 and below."""
 
     def formula(rewards: list[float]) -> list[float]:
         mean, std = _mean(rewards), _std(rewards)
@@ -72,7 +74,7 @@ def group_zscore(groups: Sequence[GroupRewards], *, eps: float = 1e-6) -> list[l
 
 
 def group_mean(groups: Sequence[GroupRewards], *, eps: float = 1e-6) -> list[list[float | None]]:
-    """r - mean of the group; `eps` has no place in it. Dr. GRPO, arXiv 2503.20783: a std would weigh questions
+    """r - mean of the group; `eps` is not used. Dr. GRPO, arXiv 2503.20783: dividing by a std would weigh questions
     unequally."""
 
     def formula(rewards: list[float]) -> list[float]:
@@ -95,8 +97,8 @@ def batch_zscore(groups: Sequence[GroupRewards], *, eps: float = 1e-6) -> list[l
 
 
 def leave_one_out(groups: Sequence[GroupRewards], *, eps: float = 1e-6) -> list[list[float | None]]:
-    """r - mean of the others = n/(n-1) (r - mean), an unbiased baseline; `eps` has no place in it.
-    RLOO, arXiv 2402.14740."""
+    """r - mean of the other rewards = n/(n-1) (r - mean), an unbiased baseline; `eps` is not used. RLOO, arXiv
+    2402.14740."""
 
     def formula(rewards: list[float]) -> list[float]:
         mean, n = _mean(rewards), len(rewards)
@@ -106,12 +108,13 @@ def leave_one_out(groups: Sequence[GroupRewards], *, eps: float = 1e-6) -> list[
 
 
 def max_rl(groups: Sequence[GroupRewards], *, eps: float = 1e-6) -> list[list[float | None]]:
-    """(r - mean) / (mean + eps), both of the group: a success weighs the more the rarer it is, n - 1 where it is the
-    only one of n. MaxRL, arXiv 2602.02710: with rewards of 0 and 1 it is an unbiased gradient of the log-likelihood of
-    success, to the order of the group's size.
+    """(r - mean) / (mean + eps), both over the group: a success weighs more the rarer it is, n - 1 if it is the only
+    one of n. MaxRL, arXiv 2602.02710: with rewards of 0 and 1 it is an unbiased gradient of the log-likelihood of
+    success, up to the order of the group size.
 
-    Rewards below 0, which the paper has none of, may bring the mean to 0 and below: it divides as if it were that of a
-    group with the best reward alone, best / n, at least. A group without a reward above 0 has no success: zeros."""
+    The paper has no negative rewards. With negative rewards the mean may be 0 or less, so the divisor is at least best
+    / n: the mean of a group whose other rewards are 0. A group without a positive reward has no success and gets
+    zeros."""
 
     def formula(rewards: list[float]) -> list[float]:
         mean, least = _mean(rewards), max(rewards) / len(rewards)
@@ -121,11 +124,11 @@ def max_rl(groups: Sequence[GroupRewards], *, eps: float = 1e-6) -> list[list[fl
 
 
 def per_term(groups: Sequence[GroupRewards], *, eps: float = 1e-6) -> list[list[float | None]]:
-    """The group z-scores of each reward term, added up, over their population std in the whole step + eps.
+    """The sum of the group z-scores of each reward term, divided by (population std of these sums over the step + eps).
 
-    GDPO, arXiv 2601.05242, equations 4-6: a term tells episodes apart even where another one has a far wider spread, or
-    where their sum is equal. Of a term's weight only the sign survives the z-score. The mean of the step, which the
-    paper subtracts, is 0: that of every group is.
+    GDPO, arXiv 2601.05242, equations 4-6: a term distinguishes episodes even if another term has a far wider spread, or
+    if their totals are equal. Only the sign of a term's weight survives the z-score. The paper also subtracts the mean
+    over the step; that mean is 0, because every group has mean 0.
     """
     added = [_added_zscores(g, eps) for g in groups]
     every = [a for values in added for a in values if a is not None]
@@ -145,7 +148,7 @@ def _added_zscores(group: GroupRewards, eps: float) -> list[float | None]:
 
 
 def none(groups: Sequence[GroupRewards], *, eps: float = 1e-6) -> list[list[float | None]]:
-    """The reward itself, without a baseline: REINFORCE. Also for a group of one, or of equal rewards."""
+    """The reward itself, without a baseline: REINFORCE. Also applies to a group of one or a group of equal rewards."""
     for g in groups:
         _scored(g.totals)
     return [list(g.totals) for g in groups]
@@ -158,13 +161,13 @@ def accepted(
     by: Literal["reward", "grade"] = "reward",
     least: Annotated[float, Finite] | None = None,
 ) -> list[list[float | None]]:
-    """1 for an episode that is accepted, None for one that is not: it is left out, and in no denominator.
+    """1 for an accepted episode and None for a rejected one, which is left out and counts in no denominator.
 
-    by="reward" accepts the best of a group, several where they are equally good, and none of a group of equal rewards.
-    RAFT, arXiv 2304.06767. by="grade" accepts those that the judge grades best, whatever they have cost: every right
-    episode, of a group of right ones all, of a group of wrong ones (grade 0) none. Rejection sampling, arXiv
-    2308.01825. With `least` all that have at least that are accepted, whatever their group.
-    With loss=reinforce it is supervised training on what was accepted; `eps` has no place in it."""
+    by="reward" accepts the best episodes of a group: all that share the best reward, but no episode if all rewards are
+    equal. RAFT, arXiv 2304.06767. by="grade" accepts the episodes with the judge's best grade, whatever their cost:
+    every right episode of a group, and no episode of a group whose grades are all 0. Rejection sampling, arXiv
+    2308.01825. With `least`, every episode with at least this value is accepted, independent of its group.
+    With loss=reinforce this is supervised training on the accepted episodes; `eps` is not used."""
     return [[1.0 if is_accepted else None for is_accepted in _accepts(g, by, least)] for g in groups]
 
 
@@ -191,43 +194,42 @@ ADVANTAGES: dict[str, Advantage] = {
 }
 
 
-# --- Credit by branch: the reward of each branch of each episode of a group -> an advantage for each of these branches.
+# --- Credit by branch: the reward of each branch of each episode of a group -> one advantage per branch.
 #
-# A memory agent reads a task in chunks, each in a context of its own: a branch, rewarded for what it did itself and for
-# what came of all of it. Its baseline is a statistic of one instance's rewards r[i, t], of episode i in branch t, and
-# never of another's: tasks differ in how much can be earned at all, and in how many chunks they have.
+# A memory agent reads a task in chunks, each in a separate context, called a branch. A branch is rewarded for its own
+# work and for the outcome of the episode. The baseline uses the rewards r[i, t] (episode i, branch t) of one task
+# instance only, because tasks differ in their attainable reward and in their number of chunks.
 #
-#     credit: branch     over rollouts x chunks, as Mem-alpha has it (arXiv 2509.25911)
-#     credit: position   over the rollouts at one chunk t, as many as got so far: each has a level and scale of its own
+#     credit: branch     over rollouts x chunks, as in Mem-alpha (arXiv 2509.25911)
+#     credit: position   over the rollouts that reached chunk t: each chunk has its own level and scale
 #
-# A of `Algorithm.advantage`, where R is all of r that the baseline is of:
+# The advantage A by `Algorithm.advantage`; R is the set of rewards r that the baseline is computed from:
 #
 #     group_zscore    (r - mean R) / (population std R + eps)
 #     group_mean      r - mean R
-#     leave_one_out   r - mean of what of R the other episodes have: free of the episode's own luck, so unbiased
+#     leave_one_out   r - mean of the rewards in R of the other episodes: independent of the episode itself, so unbiased
 #     none            r
 #
-# batch_zscore and per_term are not among them: the scale of both is of all instances of the step.
+# batch_zscore and per_term are not supported, because their scale is computed over all instances of the step.
 #
-# A group whose episodes have the same rewards in every branch tells none of them from another: exact zeros, although
-# its
-# branches differ and a pooled mean would push at those below it. So identical rollouts, all that a deterministic policy
-# can give, have no gradient; nor has an episode without another one, or a position that only one of them got to. Only
-# `none` has no baseline, so nothing to compare.
+# If all episodes of a group have the same rewards in every branch, no episode is better than another: they get exact
+# zeros, although their branches differ and a pooled mean would push down the branches below it. So identical rollouts,
+# as a deterministic policy produces, have no gradient. A single episode has no gradient either, nor has a position that
+# only one episode reached. Only `none` has no baseline and skips this comparison.
 
 Branches: TypeAlias = tuple[float, ...]
-"""One number for each branch of an episode."""
+"""One number per branch of an episode."""
 BranchGroup: TypeAlias = Sequence[Branches | None]
-"""Of one group's episodes, in order; None = could not be scored."""
+"""One entry per episode of a group, in order; None = could not be scored."""
 Credited: TypeAlias = Sequence[Branches]
-"""Of the scored episodes of a group."""
+"""One entry per scored episode of a group."""
 
 
 def branch_advantages(
     groups: Sequence[BranchGroup], *, advantage: str, by_position: bool, eps: float = 1e-6
 ) -> list[list[Branches | None]]:
-    """groups: the rewards of each episode's branches. One advantage for each of them; None where the episode is None.
-    advantage: one of BRANCH_ADVANTAGES. Raises TrainingError for a reward that is not finite."""
+    """Return one advantage per branch, and None for each unscored episode. groups: the rewards of each episode's
+    branches. advantage: one of BRANCH_ADVANTAGES. Raises TrainingError for a reward that is not finite."""
     return [_of_group(group, advantage, by_position, eps) for group in groups]
 
 
@@ -248,7 +250,7 @@ def _of_group(group: BranchGroup, advantage: str, by_position: bool, eps: float)
 
 
 def _tells_nothing(scored: Credited) -> bool:
-    """Whether all episodes have the same branches, reward by reward, or there is but one."""
+    """Return whether all episodes have equal rewards branch by branch, or there is only one episode."""
     equally_long = len({len(e) for e in scored}) <= 1
     return equally_long and all(has_zero_variance(column) for column in zip(*scored, strict=True))
 
@@ -260,7 +262,7 @@ def _by_position(scored: Credited, advantage: str, eps: float) -> Credited:
 
 
 def _plain(rewards: Sequence[float], advantage: str, eps: float) -> Sequence[float]:
-    """As if each were the reward of an episode."""
+    """Compute the advantages as if each reward were the reward of an episode."""
     [values] = ADVANTAGES[advantage]([GroupRewards(rewards)], eps=eps)
     return [v for v in values if v is not None]
 
@@ -288,52 +290,50 @@ _POOLED: dict[str, Callable[[Credited, float], Credited]] = {
     "leave_one_out": _less_others,
 }
 BRANCH_ADVANTAGES = (*_POOLED, "none")
-"""The advantages that there are by branch and by position."""
+"""The advantages available by branch and by position."""
 
 
-# --- Credit by turn: what each turn of each episode of a group brought -> an advantage for each of these turns.
+# --- Credit by turn: the reward of each turn of each episode of a group -> one advantage per turn.
 #
-# A turn cannot change what earlier ones brought: of the rewards r the policy gradient needs only the return-to-go
+# A turn cannot change earlier rewards, so the policy gradient needs only the return-to-go of the rewards r:
 #
 #     G[i, k] = r[i, k] + r[i, k+1] + ...        of turn k of episode i        (Sutton et al., 2000, theorem 1)
 #
-# and may take off it a baseline that does not depend on what episode i does from turn k on. Here that is a statistic of
-# the other episodes' returns-to-go of turn k or, where one has ended before, of its last turn: no turn is without a
-# baseline, however few get there. A[i, k] of `Algorithm.advantage`:
+# A baseline may be subtracted if it does not depend on episode i from turn k on. This baseline is a statistic of the
+# other episodes' returns-to-go at turn k or, if an episode has ended earlier, at its last turn. So every turn has a
+# baseline, however few episodes reach it. A[i, k] by `Algorithm.advantage`:
 #
 #     leave_one_out   G - mean of the others                                                       unbiased
 #     none            G                                                                            unbiased
-#     group_mean      G - mean of all, the episode itself included                                 (n - 1) / n of that
-#     group_zscore    the same / (the root of the mean square of the group's numerators + eps)     biased
-#     batch_zscore    the same / (population std of all returns-to-go of the step + eps)           biased
+#     group_mean      G - mean of all, including the episode itself                 (n - 1) / n times leave_one_out
+#     group_zscore    group_mean / (root mean square of the group's numerators + eps)              biased
+#     batch_zscore    group_mean / (population std of all returns-to-go of the step + eps)         biased
 #
-# Of episodes of one turn each is what grpo.advantages gives. One scale serves all turns of a group: a scale for each
-# turn
-# would blow up those whose returns hardly differ, and that of the totals may be 0 where turns differ. Returns-to-go by
-# turn and their z-scores: MT-GRPO, arXiv 2505.11821 (there a scale for each turn); GiGPO, arXiv 2505.10978 (there a
-# group for each state that recurs, not for each turn).
+# For episodes with one turn each, these equal the advantages by episode. The turns of a group share one scale: a scale
+# per turn would inflate turns whose returns hardly differ, and the scale of the totals may be 0 although turns differ.
+# Returns-to-go by turn and their z-scores: MT-GRPO, arXiv 2505.11821 (which has one scale per turn); GiGPO, arXiv
+# 2505.10978 (which groups by recurring state, not by turn).
 #
-# The gradient is unbiased only where the aggregation does not weigh an episode by its own length: constant,
-# sequence_sum.
+# The gradient is unbiased only if the aggregation does not weigh an episode by its own length: constant, sequence_sum.
 
 Turns: TypeAlias = tuple[float, ...]
-"""One number for each sampled turn of an episode."""
+"""One number per sampled turn of an episode."""
 TurnGroup: TypeAlias = Sequence[Turns | None]
-"""Of one group's episodes, in order; None = could not be scored."""
+"""One entry per episode of a group, in order; None = could not be scored."""
 Column: TypeAlias = Sequence[float]
-"""The returns-to-go of one turn, of every episode of a group that has turns."""
+"""The returns-to-go of one turn, for every episode of a group that has turns."""
 
 
 def returns_to_go(rewards: Sequence[float]) -> Turns:
-    """[turns] -> [turns]; each exactly rounded."""
+    """[turns] -> [turns]; each value is exactly rounded."""
     return tuple(math.fsum(rewards[turn:]) for turn in range(len(rewards)))
 
 
 def turn_advantages(groups: Sequence[TurnGroup], *, advantage: str, eps: float = 1e-6) -> list[list[Turns | None]]:
-    """groups: what each turn brought. One advantage for each of them; None where the episode is None.
+    """Return one advantage per turn, and None for each unscored episode. groups: the reward of each turn.
 
-    A turn whose returns-to-go lie within 1e-9 tells no episode from another: exact zeros. Raises TrainingError for a
-    reward that is not finite.
+    A turn whose returns-to-go all lie within 1e-9 does not distinguish the episodes and gets exact zeros. Raises
+    TrainingError for a reward that is not finite.
     """
     returns = [[None if e is None else _returns(e) for e in group] for group in groups]
     centred = [_by_turn(group, _CENTRED[advantage]) for group in returns]
@@ -354,7 +354,7 @@ def _returns(rewards: Turns) -> Turns:
 
 
 def _by_turn(returns: TurnGroup, formula: Callable[[Column], Column]) -> list[Turns | None]:
-    """`formula` of each turn's column, put back in its place."""
+    """Apply `formula` to the column of each turn and return the values by episode."""
     found = [e for e in returns if e]
     longest = max(map(len, found), default=0)
     columns = [formula([e[min(turn, len(e) - 1)] for e in found]) for turn in range(longest)]
@@ -386,7 +386,7 @@ _CENTRED: dict[str, Callable[[Column], Column]] = {
     "batch_zscore": _turn_less_mean,
 }
 TURN_ADVANTAGES = tuple(_CENTRED)
-"""The advantages that there are by turn."""
+"""The advantages available by turn."""
 
 
 def _turn_flat(group: TurnGroup) -> list[float]:

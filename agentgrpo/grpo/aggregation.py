@@ -1,8 +1,8 @@
-"""Aggregations: how much each loss token weighs.
+"""Aggregations: the weight of each loss token.
 
-The weights hold every denominator of the loss: they are computed from the loss-token counts of all samples of an
-optimizer step, before the first backward, so neither packing nor the split into micro-batches, nor that into processes,
-nor the skipping of zero-advantage samples can change the gradient.
+The weights contain every denominator of the loss. They are computed from the loss-token counts of all samples of an
+optimizer step, before the first backward pass. So neither packing, nor the split into micro-batches or processes, nor
+skipping zero-advantage samples can change the gradient.
 """
 
 from __future__ import annotations
@@ -11,8 +11,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 
 Aggregation = Callable[[Sequence[int], Sequence[str], int | None], list[float]]
-"""(loss tokens of each sample, all > 0; the group of each sample; max_sampled_tokens) -> the weight of each sample's
-tokens."""
+"""(loss tokens of each sample, all > 0; group of each sample; max_sampled_tokens) -> weight of each sample's tokens."""
 
 
 def token_mean(
@@ -31,8 +30,7 @@ def sequence_mean(
 
 
 def prompt_mean(num_tokens: Sequence[int], groups: Sequence[str], max_sampled_tokens: int | None = None) -> list[float]:
-    """1 / (groups * loss tokens of the sample's group): tokens weigh the same within a group, groups among each
-    other."""
+    """1 / (groups * loss tokens of the sample's group): equal weight for the tokens of a group, and for the groups."""
     of_group: Counter[str] = Counter()
     for group, n in zip(groups, num_tokens, strict=True):
         of_group[group] += n
@@ -51,7 +49,7 @@ def constant(
 def sequence_sum(
     num_tokens: Sequence[int], groups: Sequence[str] = (), max_sampled_tokens: int | None = None
 ) -> list[float]:
-    """1 / samples: the tokens of a sample are added up."""
+    """1 / samples: the loss of a sample is the sum over its tokens."""
     return [1 / len(num_tokens) for _ in num_tokens]
 
 

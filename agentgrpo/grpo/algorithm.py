@@ -1,6 +1,6 @@
-"""The algorithm of a run: which advantage, loss, clip, aggregation, KL and correction, and how often a batch is used.
+"""The algorithm of a run: its advantage, loss, clip, aggregation, KL term, correction and number of passes per batch.
 
-Data and pure functions only; `training.trainer` is blind to what is chosen here."""
+This module holds data and pure functions only; `training.trainer` does not depend on the choices made here."""
 
 from __future__ import annotations
 
@@ -40,62 +40,67 @@ REFERENCES = ("frozen", "ema", "periodic")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Algorithm:
-    """Raises ConfigError for a name that does not exist, a value out of range or a mix that cannot work."""
+    """The settings of the algorithm. Raises ConfigError for an unknown name, a value out of range or an invalid
+    combination."""
 
     loss: str | Loss = "clipped"
-    """A name of losses.LOSSES, or a function like those; in YAML one of your own is module:function."""
+    """A name from losses.LOSSES, or a function with the same signature; in YAML a custom function is
+    module:function."""
     loss_args: Mapping[str, Any] = field(default_factory=dict)
-    """The loss's parameters, by name, that are not to have its own defaults, which are the published values."""
+    """Loss parameters by name that override the loss's defaults; the defaults are the published values."""
     advantage: str | Advantage = "group_zscore"
-    """A name of advantages.ADVANTAGES, or a function like those; in YAML one of your own is module:function."""
+    """A name from advantages.ADVANTAGES, or a function with the same signature; in YAML a custom function is
+    module:function."""
     advantage_args: Mapping[str, Any] = field(default_factory=dict)
-    """The advantage's parameters, by name: `least` of accepted, or those of one of your own."""
+    """Advantage parameters by name: `least` of accepted, or the parameters of a custom function."""
     advantage_eps: PositiveOrZero = 1e-6
-    """Added to the standard deviation where the advantage divides by one."""
+    """Added to the standard deviation if the advantage divides by one."""
     credit: str = "episode"
-    """episode = one advantage for all tokens; turn = one for each turn, from what it and those after it brought;
-    branch = one for each branch, against all branches of its group; position = against those of the same place."""
+    """episode = the tokens of an episode share one advantage; turn = one per turn, from the rewards of this turn and
+    later ones; branch = one per branch, compared with all branches of its group; position = one per branch, compared
+    with the branches at the same position."""
     aggregation: str = "sequence_mean"
-    """A name of aggregation.AGGREGATIONS."""
+    """A name from aggregation.AGGREGATIONS."""
     max_sampled_tokens: Count | None = None
-    """The constant aggregation's denominator: the tokens an episode may sample at most. Only for that aggregation."""
+    """Denominator of the constant aggregation: the maximum number of tokens an episode may sample. Only for that
+    aggregation."""
     kl_coef: PositiveOrZero = 0.0
-    """Weight of the KL term; 0 = no reference is kept and no KL computed."""
+    """Weight of the KL term; 0 = no reference is kept and no KL is computed."""
     kl: str = "k3"
-    """A name of kl.KL_ESTIMATORS."""
+    """A name from kl.KL_ESTIMATORS."""
     kl_in: str = "loss"
-    """loss = a term of each token's loss, with a gradient; reward = taken off the reward, without one."""
+    """loss = a term of each token's loss, with a gradient; reward = subtracted from the reward, without a gradient."""
     kl_importance: bool = False
-    """Multiply the estimate in the loss by policy / old probability: its gradient becomes unbiased."""
+    """Multiply the KL estimate in the loss by policy / old probability, which makes its gradient unbiased."""
     reference: str = "frozen"
-    """What the KL is measured against: the start weights (frozen), or a copy that follows the policy: their moving
-    average (ema), or the weights of some steps ago (periodic)."""
+    """The model that the KL is measured against: the starting weights (frozen), an exponential moving average of the
+    policy (ema), or a copy of the policy renewed every few steps (periodic)."""
     reference_decay: Annotated[float, Gt(0), Lt(1)] | None = None
-    """Of the moving average, per step. Only for reference=ema."""
+    """Decay of the moving average per step. Only for reference=ema."""
     reference_every: Count | None = None
-    """Steps between two copies. Only for reference=periodic."""
+    """Number of steps between two copies. Only for reference=periodic."""
     correction: str = "sequence_mask"
-    """A name of correction.CORRECTIONS; it applies where the sampler is not the trainer."""
+    """A name from correction.CORRECTIONS; it applies if the sampler is not the trainer."""
     correction_cap: Annotated[float, Ge(1), Finite] = 3.0
     max_staleness: Literal[0, 1] = 0
-    """Updates that a rollout's weights may be behind: 1 = the next rollout runs during the update, from a copy of what
-    trains."""
+    """How many updates a rollout's weights may lag behind: 1 = the next rollout runs during the update, from a copy of
+    the trained weights."""
     num_epochs: Count = 1
-    """Passes over each batch of samples."""
+    """Number of passes over each batch of samples."""
     mini_batches: Count = 1
-    """Optimizer steps per pass; groups stay whole."""
+    """Number of optimizer steps per pass; a group is never split."""
     entropy_coef: PositiveOrZero = 0.0
-    """Weight of each token's entropy as a bonus in its loss."""
+    """Weight of the entropy bonus in each token's loss."""
     top_entropy_fraction: Annotated[float, Gt(0), Le(1)] | None = None
-    """Only the tokens with the highest entropy of the optimizer step, this share of all, have a policy loss."""
+    """Share of the tokens of an optimizer step that have a policy loss: those with the highest entropy."""
     drop_zero_variance: bool = False
-    """Leave out groups without any advantage. Published is that they stay, with advantage 0: then the fewer groups
-    teach, the smaller the loss and its gradient, and KL and entropy see every group. Left out, each group that teaches
-    weighs more the fewer they are."""
+    """Leave out groups in which every advantage is zero. The published methods keep them with advantage 0: then the
+    loss and its gradient shrink with the number of informative groups, and KL and entropy see every group. If they are
+    left out, each informative group weighs more the fewer there are."""
     mask_truncated: bool = False
-    """Do not train on episodes that ran into a limit of tokens; they count in their group's statistics."""
+    """Do not train on episodes that hit a token limit; they still count in the statistics of their group."""
     replay_groups: CountOrZero = 0
-    """How many groups that taught something are kept, the newest, to fill up steps that have too few of their own."""
+    """How many of the newest informative groups to keep for filling up steps that have too few."""
 
     def __post_init__(self) -> None:
         for name, known in _NAMES.items():
@@ -117,7 +122,7 @@ class Algorithm:
             self._try_loss()
 
     def _try_loss(self) -> None:
-        """A loss of the user's own on two tokens, before it costs a rollout."""
+        """Try a custom loss on two tokens before any rollout is spent on it."""
         logprobs = torch.tensor([-1.0, -2.0], requires_grad=True)
         inputs = LossInputs(
             logprobs, torch.tensor([-1.25, -1.75]), torch.tensor([1.0, -0.5]), torch.zeros(2), torch.ones(2)
@@ -140,7 +145,7 @@ class Algorithm:
             _require_only(key, getattr(self, key), name, getattr(self, name), user, needed)
         if self.credit != "episode" and self.advantage not in _ADVANTAGES[self.credit]:
             raise ConfigError(
-                f"algorithm.credit={self.credit} with advantage={_name(self.advantage)}: by {self.credit} there are "
+                f"algorithm.credit={self.credit} with advantage={_name(self.advantage)}: credit={self.credit} allows "
                 f"{', '.join(_ADVANTAGES[self.credit])}; choose one of these or credit=episode"
             )
         if self.reference != "frozen" and not self.needs_reference:
@@ -169,12 +174,13 @@ class Algorithm:
 
     @property
     def is_on_policy(self) -> bool:
-        """Each sample is used once, by the weights that will be stepped: the old policy is the policy."""
+        """Whether each sample is used once, by the weights about to be updated, so that the old policy is the
+        policy."""
         return self.num_epochs == 1 and self.mini_batches == 1
 
     @property
     def has_old_samples(self) -> bool:
-        """Some may be sampled by weights other than those before the update."""
+        """Whether some samples may come from weights other than those before the update."""
         return self.max_staleness > 0 or self.replay_groups > 0
 
     @property
@@ -191,28 +197,28 @@ class Algorithm:
 
     @property
     def has_sample_ratio(self) -> bool:
-        """The loss needs the ratio of a whole sample."""
+        """Whether the loss needs the ratio of a whole sample."""
         return self._loss not in PER_TOKEN
 
     @property
     def corrects_ratio(self) -> bool:
-        """A correction is a factor of a sample's ratio, not of the loss."""
+        """Whether the correction is a factor of the sample's ratio, not of the loss."""
         return self._loss in CORRECTS_RATIO
 
     @property
     def corrects_samples(self) -> bool:
-        """A correction needs the log-probs of a whole sample."""
+        """Whether the correction needs the log-probs of a whole sample."""
         return self.correction.startswith("sequence") or self.corrects_ratio
 
     @property
     def skips_zero_advantage(self) -> bool:
-        """A sample with advantage 0 has exactly no gradient, because nothing but the policy loss gives one, and none on
-        that of others."""
+        """Whether a sample with advantage 0 has exactly zero gradient and does not affect the gradient of other
+        samples: true if the policy loss is the only source of gradients."""
         return not self.has_kl_loss and self.entropy_coef == 0 and self.top_entropy_fraction is None
 
     def advantages(self, groups: Sequence[GroupRewards]) -> list[list[float | None]]:
-        """The advantages of a step's groups, one per episode; None where the reward is None, or the episode was not
-        accepted. Raises TrainingError for misfits from a function of the user's own."""
+        """Return one advantage per episode of a step's groups; None if the reward is None or the episode was not
+        accepted. Raises TrainingError for invalid results of a custom function."""
         takes_eps = isinstance(self.advantage, str) or "eps" in inspect.signature(self.advantage).parameters
         eps = {"eps": self.advantage_eps} if takes_eps else {}
         found = self._advantage(groups, **eps, **self.advantage_args)
@@ -221,30 +227,33 @@ class Algorithm:
         return found
 
     def turn_advantages(self, groups: Sequence[TurnGroup]) -> list[list[Turns | None]]:
-        """Those of a step's groups by turn, from what each turn of each episode brought; None where that is None."""
+        """Return one advantage per turn, from the rewards of each episode's turns; None if an episode's rewards are
+        None."""
         return turn_advantages(groups, advantage=_name(self.advantage), eps=self.advantage_eps)
 
     def branch_advantages(self, groups: Sequence[BranchGroup]) -> list[list[Branches | None]]:
-        """Those of a step's groups by branch, from the rewards of each episode's branches; None where that is None."""
+        """Return one advantage per branch, from the rewards of each episode's branches; None if an episode's rewards
+        are None."""
         by_position, name = self.credit == "position", _name(self.advantage)
         return branch_advantages(groups, advantage=name, by_position=by_position, eps=self.advantage_eps)
 
     def token_weights(self, num_tokens: Sequence[int], groups: Sequence[str]) -> list[float]:
-        """The weight of each sample's tokens, from the loss-token counts and groups of all samples of the optimizer
-        step."""
+        """Return the weight of each sample's tokens, from the loss-token counts and groups of all samples of the
+        optimizer step."""
         return AGGREGATIONS[self.aggregation](num_tokens, groups, self.max_sampled_tokens)
 
     def token_loss(self, inputs: LossInputs) -> TokenLoss:
-        """The policy loss of each token, before its weight."""
+        """Return the policy loss of each token before weighting."""
         return self._loss(inputs, **self.loss_args)
 
     def token_kl(self, logprobs: Tensor, old_logprobs: Tensor, ref_logprobs: Tensor) -> Tensor:
-        """The KL estimate of each token, before `kl_coef` and its weight; all [M]."""
+        """Return the KL estimate of each token before `kl_coef` and its weight; all [M]."""
         kl = KL_ESTIMATORS[self.kl](logprobs, ref_logprobs)
         return kl * log_ratio(logprobs, old_logprobs).exp() if self.kl_importance else kl
 
     def correct(self, logprobs: Tensor, rollout_logprobs: Tensor, num_tokens: Sequence[int]) -> Correction:
-        """What makes up for a sampler that is not the trainer: see correction.importance_weights."""
+        """Return the importance weights that correct for a sampler other than the trainer: see
+        correction.importance_weights."""
         return importance_weights(self.correction, self.correction_cap, logprobs, rollout_logprobs, num_tokens)
 
 
@@ -254,7 +263,7 @@ _ADVANTAGES: Mapping[str, Sequence[str]] = {
     "branch": BRANCH_ADVANTAGES,
     "position": BRANCH_ADVANTAGES,
 }
-"""credit -> the advantages there are of it."""
+"""credit -> the advantages available for it."""
 _NAMES: Mapping[str, Sequence[str]] = {
     "loss": tuple(LOSSES),
     "advantage": tuple(ADVANTAGES),
@@ -268,7 +277,7 @@ _NAMES: Mapping[str, Sequence[str]] = {
 
 
 _FUNCTIONS = ("loss", "advantage")
-"""Keys that may hold a function."""
+"""Keys whose value may be a function."""
 
 
 _ONLY: Mapping[str, tuple[str, str, str]] = {
@@ -276,7 +285,7 @@ _ONLY: Mapping[str, tuple[str, str, str]] = {
     "reference_decay": ("reference", "ema", "a number between 0 and 1, such as 0.99"),
     "reference_every": ("reference", "periodic", "a whole number of steps >= 1"),
 }
-"""key -> (key, its value that the first belongs to, what the first then is)"""
+"""key -> (the key it depends on, the value that requires it, a description of the required value)"""
 
 
 def _require_name(name: str, given: object, known: Sequence[str]) -> None:
@@ -290,12 +299,12 @@ def _require_name(name: str, given: object, known: Sequence[str]) -> None:
 
 
 def _name(given: Any) -> str:
-    """As the configuration has it."""
+    """Return the name as the configuration spells it."""
     return given if isinstance(given, str) else f"{given.__module__}:{getattr(given, '__qualname__', given)}"
 
 
 def _shape(found: object) -> str:
-    """What it is, in a few words."""
+    """Return a short description of a loss function's result."""
     if isinstance(found, tuple):
         return f"{type(found).__name__}({', '.join(map(_shape, found))})"
     return f"a tensor of shape {list(found.shape)}" if isinstance(found, Tensor) else type(found).__name__
@@ -311,13 +320,13 @@ def _refuse_misfits(name: str, groups: Sequence[GroupRewards], found: Sequence[S
         for reward, value in zip(group.totals, values, strict=True):
             if (value is None) != (reward is None) or not math.isfinite(value or 0.0):
                 raise TrainingError(
-                    f"algorithm.advantage={name} gave {value} for a reward of {reward}; a finite number is needed, and "
-                    "None where the reward is None"
+                    f"algorithm.advantage={name} gave {value} for a reward of {reward}; give a finite number for each "
+                    "reward, and None if the reward is None"
                 )
 
 
 def _require_only(name: str, given: object, key: str, chosen: str, user: str, needed: str) -> None:
-    """`given` belongs to `key`=`user`: needed there, and null everywhere else."""
+    """Require `given` if `key` has the value `user`, and require null otherwise."""
     if chosen == user and given is None:
         raise ConfigError(f"algorithm.{name}=null with {key}={user}: it is needed there: {needed}")
     if chosen != user and given is not None:

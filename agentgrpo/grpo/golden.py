@@ -1,9 +1,10 @@
-"""The objective a second time, on plain Python floats: what `agentgrpo check numerics` holds the trainer's against.
+"""A second implementation of the objective on plain Python floats; `agentgrpo check numerics` compares the trainer with
+it.
 
-One token after the other, from the papers that losses.py names, with nothing shared but the algorithm's keys: no
-tensor, no vector, no clamp (the answers below stay far from what the clamps are for). Gradients are central
-differences. What a paper treats as a constant is taken from `fixed`, the answer at the point where the gradient is
-asked for.
+It goes token by token, follows the papers that losses.py names and shares nothing with losses.py except the algorithm's
+keys: no tensors, no vectors, no clamps (the answers below stay far from the clamping range). Gradients are central
+differences. Quantities that a paper treats as constants are taken from `fixed`, the answer at the point of
+differentiation.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from agentgrpo.grpo.algorithm import Algorithm
 
 Floats = tuple[float, ...]
 STEP = 1e-5
-"""Of the central differences: an error of about 1e-10 either way."""
+"""Step of the central differences; truncation and rounding errors are each about 1e-10."""
 
 
 class GoldenSample(NamedTuple):
@@ -26,14 +27,14 @@ class GoldenSample(NamedTuple):
     group: str
     advantages: Floats
     policy: Floats
-    """Log-probs of the policy; the others are constants."""
+    """Log-probs under the policy; the other log-probs are constants."""
     old: Floats
-    """Of the trainer before the update."""
+    """Log-probs under the trainer before the update."""
     rollout: Floats
-    """Of the sampler."""
+    """Log-probs under the sampler."""
     reference: Floats
     kept: tuple[bool, ...] = ()
-    """Whether the token has a policy loss; () = all have."""
+    """Whether each token has a policy loss; () = all do."""
 
 
 ANSWERS = (
@@ -42,24 +43,24 @@ ANSWERS = (
     # A negative advantage, a ratio beyond the dual clip; weights of tokens and sample beyond the cap.
     GoldenSample("a", (-0.75,) * 2, (-0.7, -1.5), (-2.2, -1.1), (-3.6, -1.6), (-0.2, -2.1)),
     GoldenSample("a", (-0.5,), (-0.65,), (-0.5,), (-0.9,), (-1.4,)),
-    # An advantage for each token; a weight of the sample that is within the cap where one of a token is not.
+    # One advantage per token; the sample's weight is within the cap although a token's weight is not.
     GoldenSample("b", (2.0, 2.0, -1.0, 0.0), (-0.3, -2.5, -1.7, -0.2), (-0.35, -2.4, -1.9, -0.4), (-0.1, -2.6, -3.1,
     -0.1),
            (-0.5, -2.0, -1.1, -0.3)),
     GoldenSample("b", (-2.0,) * 3, (-3.0, -0.8, -1.1), (-1.8, -1.0, -1.3), (-1.7, -0.7, -1.2), (-2.4, -1.3, -0.7)),
-    # A group of equal rewards: nothing to gain, but in every denominator, and held to the reference.
+    # A group with equal rewards: no policy gradient, but it counts in every denominator and in the KL term.
     GoldenSample("c", (0.0,) * 2, (-0.9, -0.4), (-1.2, -0.3), (-1.0, -0.5), (-0.6, -1.1)),
     GoldenSample("c", (0.0,) * 3, (-1.3, -0.6, -0.2), (-1.1, -0.8, -0.25), (-1.4, -0.5, -0.2), (-1.9, -0.7, -0.1)),
 )  # fmt: skip
 
 REWARDS = ((1.0, 0.0, 0.25, 0.5), (0.75, 0.75, 0.75), (0.1, 0.9))
-"""Of three groups; the second has nothing to teach."""
+"""Rewards of three groups; the second group carries no signal."""
 TERMS = (
     ({"right": 1.0, "cost": 0.0}, {"right": 0.5, "cost": -0.5}, {"right": 0.5, "cost": -0.25}, {"right": 0.5}),
     ({"right": 0.75}, {"right": 0.75}, {"right": 0.75}),
     ({"right": 0.2, "cost": -0.1}, {"right": 1.0, "cost": -0.1}),
 )
-"""What they are made of."""
+"""The terms of each reward."""
 
 PUBLISHED: Mapping[str, Mapping[str, float]] = {
     "clipped": {"clip_low": 0.2, "clip_high": 0.2},
@@ -77,12 +78,14 @@ PUBLISHED: Mapping[str, Mapping[str, float]] = {
 
 
 def value(answers: Sequence[GoldenSample], algorithm: Algorithm, *, corrected: bool) -> float:
-    """The objective. corrected: the sampler is not the trainer, so that the algorithm's correction applies."""
+    """Return the value of the objective. corrected: the sampler is not the trainer, so the algorithm's correction
+    applies."""
     return math.fsum(_share(answers, i, a, algorithm, corrected) for i, a in enumerate(answers))
 
 
 def gradient(answers: Sequence[GoldenSample], algorithm: Algorithm, *, corrected: bool) -> list[list[float]]:
-    """d value / d policy log-prob, for each answer one per token. Only an answer's own share depends on them."""
+    """Return d value / d policy log-prob: one number per token for each answer. A log-prob affects only the share of
+    its own answer."""
 
     def at(i: int, t: int, by: float) -> float:
         a = answers[i]
@@ -98,7 +101,7 @@ def gradient(answers: Sequence[GoldenSample], algorithm: Algorithm, *, corrected
 def _share(
     answers: Sequence[GoldenSample], i: int, answer: GoldenSample, algorithm: Algorithm, corrected: bool
 ) -> float:
-    """What answer i adds to the objective; `answer` is that answer with other log-probs."""
+    """Return the contribution of answer i to the objective; `answer` is answer i with other log-probs."""
     name = str(algorithm.loss)
     fixed, loss = answers[i], LOSSES[name]
     weights = _correction(fixed, algorithm) if corrected and algorithm.correction != "none" else None
@@ -140,7 +143,8 @@ def _clipped(answer: GoldenSample, fixed: GoldenSample, t: int, p: Parameters) -
 
 
 def _sequence_clipped(answer: GoldenSample, fixed: GoldenSample, t: int, p: Parameters) -> float:
-    """GSPO-token, arXiv 2507.18071, equation 14: a constant sample ratio; the gradient comes through the own token."""
+    """GSPO-token, arXiv 2507.18071, equation 14: the sample ratio is constant; the gradient flows through the token
+    itself."""
     mean = fmean(new - old for new, old in zip(fixed.policy, fixed.old, strict=True))
     return _ppo(math.exp(mean + answer.policy[t] - fixed.policy[t]), answer.advantages[t], p)
 
@@ -195,14 +199,14 @@ def _correction(answer: GoldenSample, algorithm: Algorithm) -> list[float]:
 
 
 def _factors(weights: list[float] | None, algorithm: Algorithm) -> list[float]:
-    """What a sample's ratio is multiplied with: its tokens' weights, or its own."""
+    """Return the factors of a sample's ratio: the weights of its tokens, or its own weight."""
     if weights is None:
         return []
     return weights[:1] if algorithm.correction.startswith("sequence") else weights
 
 
 def denominator(answers: Sequence[GoldenSample], i: int, algorithm: Algorithm) -> float:
-    """What the losses of answer i's tokens are divided by."""
+    """Return the denominator for the losses of answer i's tokens."""
     tokens = [len(a.policy) for a in answers]
     groups = [a.group for a in answers]
     of_group = sum(n for n, group in zip(tokens, groups, strict=True) if group == groups[i])
@@ -216,7 +220,7 @@ def denominator(answers: Sequence[GoldenSample], i: int, algorithm: Algorithm) -
 
 
 def advantages(name: str, eps: float) -> list[list[float]]:
-    """Of REWARDS and TERMS, without those that are None."""
+    """Return the advantages of REWARDS and TERMS, without those that are None."""
     everything = [r for group in REWARDS for r in group]
     if name == "accepted":
         return [[1.0] * group.count(max(group)) if len(set(group)) > 1 else [] for group in REWARDS]

@@ -1,18 +1,19 @@
 """Estimators of KL(policy || reference) from the log-probs of sampled tokens, used as a loss term or in the reward.
 
-With d = logprob - ref_logprob of a token sampled from the policy (Schulman, "Approximating KL Divergence", 2020); each
-is [M] -> [M] and differentiable in `logprobs` alone. |d| is clamped at 20. At d = 0 all are 0, and all but k1 then have
-no gradient either:
+Let d = logprob - ref_logprob for a token sampled from the policy (Schulman, "Approximating KL Divergence", 2020). Each
+estimator maps [M] -> [M] and is differentiable in `logprobs` alone. |d| is clamped at 20. At d = 0 every estimator is 0
+and, except for k1, has zero gradient:
 
-    name     value            gradient by logprob  its value estimates the KL  its gradient, on-policy, is on average
-    k1       d                1                    unbiased, high variance     zero: no regulariser at all
-    k2, mse  d^2 / 2          d                    biased, low variance        that of KL(policy || reference)
-    k3       exp(-d) - 1 + d  1 - exp(-d)          unbiased, low variance      that of KL(reference || policy)
-    abs      |d|              sign(d)              biased upwards              that of no divergence
+    name     value            gradient by logprob  value as a KL estimate      expected gradient, on-policy
+    k1       d                1                    unbiased, high variance     zero (no regulariser at all)
+    k2, mse  d^2 / 2          d                    biased, low variance        gradient of KL(policy || reference)
+    k3       exp(-d) - 1 + d  1 - exp(-d)          unbiased, low variance      gradient of KL(reference || policy)
+    abs      |d|              sign(d)              biased upwards              not the gradient of any divergence
 
-k3 is GRPO's (arXiv 2402.03300, equation 4), also known as low_var_kl. Times the policy's ratio to the policy that
-sampled (`Algorithm.kl_importance`; DeepSeek-V3.2, arXiv 2512.02556) k1 and k3 have the gradient of KL(policy ||
-reference), on-policy and off. A new estimator is one function and one line of KL_ESTIMATORS.
+k3 is the estimator of GRPO (arXiv 2402.03300, equation 4), also known as low_var_kl. Multiplied by the ratio of the
+policy to the sampling policy (`Algorithm.kl_importance`; DeepSeek-V3.2, arXiv 2512.02556), k1 and k3 have the gradient
+of KL(policy || reference), both on-policy and off-policy. To add an estimator, write one function and add one line to
+KL_ESTIMATORS.
 """
 
 from __future__ import annotations
@@ -55,24 +56,25 @@ KL_ESTIMATORS: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
 }
 
 
-# --- The KL term as part of the reward: each turn pays for how far its tokens took the policy from the reference.
+# --- The KL term as part of the reward: each turn is charged for how far its tokens are from the reference.
 #
 #     turn reward <- turn reward - kl_coef * sum of the KL estimate over the tokens sampled in the turn
 #
-# and so with the rewards of branches, where there are any: each pays for its own tokens.
+# Branch rewards, if given, are charged the same way: each branch for its own tokens.
 #
-# As PPO for language models has it (arXiv 1909.08593, equation 2; arXiv 2009.01325) and RLOO (arXiv 2402.14740,
-# equation
-# 2), whose estimate is k1: log p(token) when sampled - log p(token) of the reference. The estimate is a number, so its
-# gradient is that of the policy: with k1 that of KL(policy || reference), whole answers at a time.
+# PPO for language models (arXiv 1909.08593, equation 2; arXiv 2009.01325) and RLOO (arXiv 2402.14740, equation 2) do
+# this with k1 as the estimate: log p(token) when sampled - log p(token) under the reference. The estimate is a
+# constant, so the gradient comes from the policy alone: with k1 it is the gradient of KL(policy || reference) over
+# whole answers.
 
 TERM = "policy/kl_reward"
-"""The penalty's name among the terms; no term of a config can have it."""
+"""The name of the penalty among the reward terms; no term of a config may have this name."""
 
 
 def less_kl(scored: Sequence[ScoredGroup], token_kl: Sequence[Sequence[float]], coef: float) -> list[ScoredGroup]:
-    """`scored` with the penalty taken off every total, turn and branch, and among the terms. token_kl: of each branch
-    of every scored episode, in order, the estimate at each of its trained tokens (the samples of `to_samples`)."""
+    """Return `scored` with the KL penalty subtracted from every total, turn and branch reward, and recorded as a term.
+    token_kl: one sequence per branch of every scored episode, in the order of `to_samples`, with the estimate at each
+    trained token."""
     branches = iter(token_kl)
     return [
         replace(

@@ -2,14 +2,14 @@
 
 Worked example: two samples of one group, prompt P = p0 p1 (shared), with token_ids P+a0 a1+e0+b0 and P+c0:
 
-    input_ids       p0 p1 | a0 a1 e0 |        b0 and c0 predict nothing that is trained, so they are no input
+    input_ids       p0 p1 | a0 a1 e0 |        b0 and c0 predict no trained token, so they are not inputs
     position_ids     0  1 |  2  3  4 |
     rows            (prompt 0:2, own 2:5), (prompt 0:2, own 5:5)
     targets         a0 a1 b0 | c0
-    loss_positions   1  2  4 |  1             whose hidden state predicts each target; a0 and c0: the prompt's last
+    loss_positions   1  2  4 |  1             position predicting each target; for a0 and c0: the prompt's last
 
-A row's tokens attend to its prompt and to itself, never to another row. Everything after a row's last loss token is
-dropped, and so is the last loss token itself.
+A row's tokens attend to the row's prompt and to the row itself, never to another row. A row's last loss token and
+everything after it are dropped from the inputs.
 """
 
 from __future__ import annotations
@@ -36,34 +36,35 @@ class PackedRow(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class PackedBatch:
-    """One micro-batch. T = packed input tokens, M = its loss tokens in the order of the rows."""
+    """One micro-batch. T = packed input tokens, M = loss tokens in the order of the rows."""
 
     input_ids: Tensor
     """[T] int64."""
     position_ids: Tensor
-    """[T] int64; a sample's own tokens count on from its prompt."""
+    """[T] int64; the positions of a sample's own tokens continue those of its prompt."""
     rows: tuple[PackedRow, ...]
     loss_positions: Tensor
-    """[M] int64 in [0, T): whose hidden state predicts the target."""
+    """[M] int64 in [0, T): the position whose hidden state predicts the target."""
     targets: Tensor
     """[M] int64."""
     rollout_logprobs: Tensor | None
-    """[M] float64: log-prob of each target when it was sampled; None where one was demonstrated."""
+    """[M] float64: log-prob of each target when it was sampled; None if a sample is a demonstration."""
     advantages: Tensor
     """[M] float64."""
     weights: Tensor
-    """[M] float64: the aggregation weight of each token; holds every denominator."""
+    """[M] float64: the aggregation weight of each token; contains every denominator."""
     samples: tuple[TrainingSample, ...]
-    """What each row was made from."""
+    """The sample of each row."""
     num_tokens: tuple[int, ...]
-    """Loss tokens of each row; they add up to M."""
+    """Number of loss tokens of each row; they add up to M."""
     num_loss_tokens: int
-    """Loss tokens of all samples of the optimizer step: every micro-batch and the skipped samples included."""
+    """Number of loss tokens of all samples of the optimizer step, including all micro-batches and the skipped
+    samples."""
     grammars: tuple[tuple[int, int, str], ...] = ()
-    """(first of the M loss tokens, number of tokens, grammar) of each turn that was held to one, in order."""
+    """(first of the M loss tokens, number of tokens, grammar) of each turn that was held to a grammar, in order."""
 
     def to(self, device: torch.device, dtype: torch.dtype) -> PackedBatch:
-        """The same batch on `device`, its floating-point tensors as `dtype`."""
+        """Return the same batch on `device`, with floating-point tensors as `dtype`."""
         return replace(
             self,
             input_ids=self.input_ids.to(device),
@@ -84,17 +85,17 @@ def pack(
     skip_zero_advantage: bool = False,
     min_batches: int = 1,
 ) -> list[PackedBatch]:
-    """The micro-batches of one optimizer step over `samples`, in canonical order whatever order they come in.
+    """Return the micro-batches of one optimizer step over `samples`, in an order independent of the input order.
 
     token_weights: loss-token counts and groups of all samples -> the weight of each sample's tokens
     (aggregation.AGGREGATIONS).
     skip_zero_advantage: leave out samples with advantage 0; their tokens still count in `token_weights`.
-    tokens_per_batch: input tokens a batch holds at most. One sample that is longer has a batch of its own; where all of
-    a batch share one prompt, it may always hold half as many tokens beside the prompt: a long prompt is forwarded a few
-    times, not once per sample.
-    min_batches: at least so many batches where the samples allow it, smaller ones where need be.
-    Samples without a loss token have no gradient and count nowhere. Raises DataError for a sample that no forward pass
-    could score: a loss token in the shared prompt or at position 0.
+    tokens_per_batch: maximum number of input tokens per batch. A longer sample gets its own batch. If all samples of a
+    batch share one prompt, the batch may always hold half that many tokens in addition to the prompt, so that a long
+    prompt is forwarded a few times instead of once per sample.
+    min_batches: minimum number of batches, if there are enough samples; batches are made smaller if necessary.
+    Samples without a loss token have no gradient and count nowhere. Raises DataError for a sample with a loss token in
+    the shared prompt or at position 0, which no forward pass can score.
     """
     trained = sorted(filter(_has_loss_tokens, samples), key=_canonical_order)
     num_tokens = [sum(s.loss_mask) for s in trained]
@@ -109,13 +110,13 @@ def pack(
 
 
 def split_groups(samples: Sequence[TrainingSample], parts: int) -> list[list[TrainingSample]]:
-    """Whole groups dealt out in turn, in the order of their ids, so that shared prompts stay shared."""
+    """Distribute whole groups round-robin, in the order of their ids, so that shared prompts stay shared."""
     order = {group: i for i, group in enumerate(sorted({s.group_id for s in samples}))}
     return [[s for s in samples if order[s.group_id] % parts == part] for part in range(parts)]
 
 
 def idle_batch() -> PackedBatch:
-    """One token that nothing is learnt from, of no sample: for a process that has no batch while others have one."""
+    """Return a batch of one token that has no loss, for a process that has no batch while other processes have one."""
     zero = torch.zeros(1, dtype=torch.int64)
     nothing = torch.zeros(1, dtype=torch.float64)
     return PackedBatch(
@@ -134,7 +135,7 @@ def idle_batch() -> PackedBatch:
 
 
 def _canonical_order(sample: TrainingSample) -> tuple[str, int, tuple[int, ...]]:
-    """By group, then sample, then tokens: one sample may have several branches."""
+    """Sort by group, then sample, then tokens, because a sample may have several branches."""
     return (sample.group_id, sample.sample_index, sample.token_ids)
 
 
@@ -161,7 +162,7 @@ def _drafts(samples: Sequence[tuple[TrainingSample, float]], tokens_per_batch: i
 
 @dataclass(slots=True, kw_only=True)
 class _Draft:
-    """A batch while rows are added to it, as plain lists."""
+    """A batch under construction, as plain lists."""
 
     input_ids: list[int] = field(default_factory=list)
     position_ids: list[int] = field(default_factory=list)
@@ -175,7 +176,7 @@ class _Draft:
     num_tokens: list[int] = field(default_factory=list)
     grammars: list[tuple[int, int, str]] = field(default_factory=list)
     prompts: dict[tuple[str, tuple[int, ...]], int] = field(default_factory=dict)
-    """Where each (group, prompt) starts."""
+    """Start position of each (group, prompt)."""
 
     def has_room_for(self, sample: TrainingSample, tokens_per_batch: int) -> bool:
         tokens = len(self.input_ids) + _end(sample) - sample.num_prompt_tokens
@@ -228,10 +229,10 @@ class _Draft:
 
 
 def _prompt(sample: TrainingSample) -> tuple[str, tuple[int, ...]]:
-    """Samples share a prompt if they are of one group and it is the same, token by token."""
+    """Return the key under which samples share a prompt: the same group and the same prompt tokens."""
     return (sample.group_id, sample.token_ids[: sample.num_prompt_tokens])
 
 
 def _end(sample: TrainingSample) -> int:
-    """Tokens of the sample that are inputs: all before its last loss token."""
+    """Return how many tokens of the sample are inputs: all tokens before its last loss token."""
     return max(i for i, m in enumerate(sample.loss_mask) if m)

@@ -1,4 +1,4 @@
-"""From scored groups to training samples: each branch flattened, with its episode's advantage, its own, or those of its
+"""Build training samples from scored groups: one sample per branch, with the advantage of its episode, branch or
 turns."""
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ from agentgrpo.grpo.advantages import Branches, GroupRewards, TurnGroup, Turns
 from agentgrpo.grpo.advantages import BranchGroup as BranchGroup
 
 Credit: TypeAlias = float | tuple[float | None, ...] | None
-"""One advantage for the whole episode, or one for each of its turns; None = not to be trained on."""
+"""One advantage for the whole episode, or one per turn; None = not trained on."""
 
 
 class Credits(Protocol):
-    """What of an Algorithm gives credit."""
+    """The part of Algorithm that computes advantages."""
 
     @property
     def credit(self) -> str: ...
@@ -31,8 +31,8 @@ class Credits(Protocol):
 
 
 def group_advantages(scored: Sequence[ScoredGroup], algorithm: Credits) -> list[list[Credit]]:
-    """The credit of each episode of every group, in order; None where it was not scored. That of a demonstration is 1,
-    which makes the policy gradient that of its cross entropy."""
+    """Return the credit of each episode of every group, in order; None if the episode was not scored. A demonstration
+    has credit 1, so that its policy gradient is the gradient of the cross entropy."""
     return [
         [1.0 if e.is_demonstrated else c for e, c in zip(g.group.episodes, credits, strict=True)]
         for g, credits in zip(scored, _of_seats(scored, algorithm), strict=True)
@@ -40,7 +40,7 @@ def group_advantages(scored: Sequence[ScoredGroup], algorithm: Credits) -> list[
 
 
 def _of_seats(scored: Sequence[ScoredGroup], algorithm: Credits) -> list[list[Credit]]:
-    """The credit by seat: as if a seat's branches in all episodes of a group were a group of its own."""
+    """Compute credit per seat: the branches of one seat across a group's episodes are treated as a separate group."""
     seats = [list(dict.fromkeys(seat for e in g.group.episodes for seat in e.seats)) for g in scored]
     apart = [[_seat_of(g, seat) for seat in names] or [g] for g, names in zip(scored, seats, strict=True)]
     credits = iter(_of_rewards([one for group in apart for one in group], algorithm))
@@ -51,7 +51,8 @@ def _of_seats(scored: Sequence[ScoredGroup], algorithm: Credits) -> list[list[Cr
 
 
 def _seat_of(group: ScoredGroup, seat: str) -> ScoredGroup:
-    """What of a group is the seat's: its branches and its rewards; None where it took no turn."""
+    """Return the part of a group that belongs to the seat: its branches and its rewards. An episode's reward is None if
+    the seat took no turn in it."""
     episodes, rewards = [], []
     for episode, reward in zip(group.group.episodes, group.rewards, strict=True):
         is_of_seat = [branch.seat == seat for branch in episode.branches]
@@ -69,12 +70,12 @@ def _seat_reward(episode: Episode, reward: RewardResult, is_of_seat: Sequence[bo
     owners = chain.from_iterable(repeat(own, n) for own, n in zip(is_of_seat, counts, strict=True))
     turns = [r for r, own in zip(turn_rewards(episode, reward), owners, strict=True) if own]
     total = branches[0]
-    turns[-1] += math.fsum([total, *(-r for r in turns)])  # what all seats get comes with the last turn
+    turns[-1] += math.fsum([total, *(-r for r in turns)])  # the last turn gets the reward that all seats share
     return replace(reward, total=total, turns=tuple(turns), branches=tuple(branches))
 
 
 def _together(group: ScoredGroup, seats: Sequence[str], credits: Sequence[Sequence[Credit]]) -> list[Credit]:
-    """The credit of each episode's turns from that of each seat's."""
+    """Merge the credits of the seats into one credit per turn of each episode."""
     return [
         None if reward is None else _on_turns_of_seats(episode, dict(zip(seats, of_seats, strict=True)))
         for episode, reward, of_seats in zip(
@@ -116,15 +117,15 @@ def _of_rewards(scored: Sequence[ScoredGroup], algorithm: Credits) -> list[list[
 
 
 def is_zero_variance(group: ScoredGroup, algorithm: Credits) -> bool:
-    """Whether no episode of a group, and none of its turns or branches, gets credit. That depends on the advantage:
-    with per_term episodes whose totals are equal may differ in their terms, with none the reward itself is the
+    """Return whether no episode, turn or branch of the group gets any credit. The result depends on the advantage:
+    under per_term, episodes with equal totals may differ in their terms; under `none`, the reward itself is the
     credit."""
     [credits] = group_advantages([group], algorithm)
     return not any(any(c) if isinstance(c, tuple) else c for c in credits)
 
 
 def turn_rewards(episode: Episode, reward: RewardResult) -> Turns:
-    """What each of the episode's turns brought. Raises ValueError for a reward of another number of turns."""
+    """Return the reward of each turn. Raises ValueError if the number of turn rewards is not the number of turns."""
     num_turns = len(episode.turns)
     if not reward.turns and num_turns:
         return (*repeat(0.0, num_turns - 1), reward.total)
@@ -137,7 +138,8 @@ def turn_rewards(episode: Episode, reward: RewardResult) -> Turns:
 
 
 def branch_rewards(episode: Episode, reward: RewardResult) -> Branches:
-    """The reward of each of the episode's branches. Raises ValueError for a reward of another number of branches."""
+    """Return the reward of each branch. Raises ValueError if the number of branch rewards is not the number of
+    branches."""
     num_branches = len(episode.branches)
     if not reward.branches:
         return (reward.total,) * num_branches
@@ -150,13 +152,13 @@ def branch_rewards(episode: Episode, reward: RewardResult) -> Branches:
 
 
 def _on_turns(episode: Episode, advantages: Branches) -> Turns:
-    """Each branch's advantage on every turn that was sampled in it."""
+    """Assign each branch's advantage to every turn that was sampled in the branch."""
     pairs = zip(episode.branches, advantages, strict=True)
     return tuple(advantage for branch, advantage in pairs for segment in branch.segments if segment.sampled)
 
 
 def _shared_prefix(branches: Sequence[Branch]) -> int:
-    """Tokens that all branches open with, none of them sampled."""
+    """Return the length of the token prefix that all branches share; it contains no sampled token."""
     n = min(b.num_prompt_tokens for b in branches)
     first = branches[0].token_ids[:n]
     for branch in branches[1:]:
@@ -167,7 +169,7 @@ def _shared_prefix(branches: Sequence[Branch]) -> int:
 
 
 def to_samples(scored: Sequence[ScoredGroup], advantages: Sequence[Sequence[Credit]]) -> list[TrainingSample]:
-    """A sample per branch of every scored episode; the group's id is its task's."""
+    """Return one sample per branch of every scored episode; the group id of a sample is the task id."""
     samples: list[TrainingSample] = []
     for group, values in zip(scored, advantages, strict=True):
         rows = [(e, a) for e, a in zip(group.group.episodes, values, strict=True) if a is not None and e.branches]
@@ -198,7 +200,7 @@ def to_samples(scored: Sequence[ScoredGroup], advantages: Sequence[Sequence[Cred
 def _of_branches(
     episode: Episode, credit: float | tuple[float | None, ...]
 ) -> Iterator[float | tuple[float, ...] | None]:
-    """TrainingSample.advantage of each branch; None = no turn of it is trained on."""
+    """Yield TrainingSample.advantage for each branch; None if no turn of the branch is trained on."""
     if not isinstance(credit, tuple):
         yield from repeat(credit, len(episode.branches))
         return

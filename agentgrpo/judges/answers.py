@@ -18,7 +18,7 @@ from agentgrpo.judges.base import Grade
 
 _ARTICLES = frozenset({"a", "an", "the"})
 MAX_CHARS = 50_000
-"""Of a text that is compared, so that a huge one holds nothing else up."""
+"""Maximum characters of a text that are compared, so that a huge text does not block anything else."""
 
 
 class _Plain(dict[int, int | None]):
@@ -43,7 +43,7 @@ _RAISED = re.compile(r"(?<=\d)(?=[²³¹⁰-₉¼-¾⅐-⅞])")
 _DECIMAL = re.compile(r"(?<![\w.])(\d*)\.(\d+)(?!\.?\d)")
 _DASH = "‐‒–—−-"
 _MINUS = rf"(?<![\w)\]{_DASH}])(?<!\d\s)[{_DASH}](?=[{_CURRENCY}]?\.?\d)(?!0+(?![\d.]))"
-"""It touches its number, and nothing that it could be subtracted from: not in "3-5", "covid-19" and "- 5 apples"."""
+"""A minus sign touches its number, and nothing that it could subtract from: not in "3-5", "covid-19", "- 5 apples"."""
 _MARK = re.compile(
     rf"(?P<minus>{_MINUS}|(?<=\de)[{_DASH}](?=\d))|(?P<point>(?<=\d)\.(?=\d))|(?P<bar>(?<=\d)\s?[/⁄∕]\s?(?=\d))"
     rf"|(?P<gap>(?<=\d)(?:[^\w\s]|_)+?(?=\d|{_MINUS}))|[^\w\s]|_"
@@ -52,13 +52,13 @@ _MEANINGS = {"minus": "-", "point": ".", "bar": "/", "gap": " "}
 
 
 def words(text: str) -> list[str]:
-    """`text`, or the first MAX_CHARS of it, in lower case, without punctuation and articles, as words; [] when nothing
-    is left.
+    """The words of `text` (of its first MAX_CHARS characters), in lower case, without punctuation and articles; [] if
+    nothing is left.
 
-    Beyond SQuAD: every script's punctuation goes, full-width and other compatibility forms count as the plain ones,
-    and articles stay where there is nothing else, so that option "A" of a multiple choice can be right.
-    A number is one word with its sign, point and fraction bar: "-5", "3.5", "1/2". How it is written makes no
-    difference: "1,200.0", "$1200" and "+1200". No other mark joins two numbers: "3-5" and "10:30" are two words.
+    Beyond SQuAD: punctuation of every script is removed, full-width and other compatibility forms equal the plain ones,
+    and articles stay if nothing else is left, so that option "A" of a multiple choice can be right.
+    A number is one word with its sign, point and fraction bar: "-5", "3.5", "1/2". Its notation makes no difference:
+    "1,200.0", "$1200" and "+1200" are equal. No other mark joins two numbers: "3-5" and "10:30" are two words.
     """
     ungrouped = _GROUPED.sub(_without_separators, text[:MAX_CHARS])
     plain = unicodedata.normalize("NFKC", _RAISED.sub(" ", ungrouped))[:MAX_CHARS].lower()
@@ -93,18 +93,18 @@ def f1(answer: Sequence[str], reference: Sequence[str]) -> float:
 
 
 def contains(answer: Sequence[str], reference: Sequence[str]) -> bool:
-    """Whether the reference's words stand in the answer side by side: whole words, so "art" is not in "party"."""
+    """Whether the reference's words occur in the answer side by side, as whole words: "art" is not in "party"."""
     n = len(reference)
     return any(list(answer[i : i + n]) == list(reference) for i in range(len(answer) - n + 1))
 
 
 def within(answer: Sequence[str], reference: Sequence[str], extra: int) -> bool:
-    """Whether the answer contains the reference and has at most `extra` further words: a dump of passages, or a list of
-    candidates, is no answer that contains it."""
+    """Whether the answer contains the reference and has at most `extra` further words, so that a dump of passages or a
+    list of candidates does not count."""
     return len(answer) <= len(reference) + extra and contains(answer, reference)
 
 
-# --- Texts that take back, or leave open, what they say.
+# --- Texts that deny a value or leave it open.
 
 DENIALS = frozenset(
     {
@@ -135,22 +135,22 @@ _TAG = re.compile(r"</?[A-Za-z][^<>]{0,100}>")
 
 
 def denies(text: str) -> bool:
-    """Whether a word in it denies something: "not 4", "4 is wrong", "anything but 4"."""
+    """Whether a word of the text denies something: "not 4", "4 is wrong", "anything but 4"."""
     return _DENIES.search(text) is not None
 
 
 def leaves_open(text: str) -> bool:
-    """Whether it gives alternatives or a bound, or asks: "4 or 5", "at most 4", "4?"."""
+    """Whether the text gives alternatives or a bound, or asks: "4 or 5", "at most 4", "4?"."""
     return _LEAVES_OPEN.search(text) is not None or _ASKS.search(text[-10:]) is not None
 
 
 def relates(text: str) -> bool:
-    """Whether it has a sign that makes an equality of it no more: "x ≠ 4", "< 4"."""
+    """Whether the text has the sign of a relation other than equality: "x ≠ 4", "< 4"."""
     return _RELATES.search(_TAG.sub(" ", text)) is not None
 
 
 def comparable(task: Task) -> list[list[str]]:
-    """The task's references as words. Raises JudgeError where none has any."""
+    """The task's references as words. Raises JudgeError if no reference has words."""
     references = [found for r in task.references if (found := words(r))]
     if not references:
         raise JudgeError(
@@ -165,8 +165,8 @@ def refuse_unanswered(task: Task) -> None:
     """Raise DataError for a task without references."""
     if not task.references:
         raise DataError(
-            f"task {task.id}, '{task.question[:60]}', has no answers, and the judge compares with them; give it some, "
-            "choose a judge that needs none, or let an environment of your own say what it is worth: reward=environment"
+            f"task {task.id}, '{task.question[:60]}', has no answers for the judge to compare with; add answers, "
+            "choose a judge that needs none, or use the reward of your own environment: reward=environment"
         )
 
 
@@ -201,10 +201,10 @@ class TokenF1:
 
 
 class Contains:
-    """1 for an exact match, `contained` where the reference is a part of the answer, else 0.
+    """1 for an exact match, `contained` if the reference is a part of the answer, else 0.
 
-    An answer of more than max_extra_words beside the reference does not count as containing it. A policy can still list
-    a few candidates; prefer ExactMatch for training.
+    An answer with more than max_extra_words beside the reference does not count as containing it. A policy can still
+    list a few candidates; prefer ExactMatch for training.
     """
 
     refuse_task = staticmethod(refuse_unanswered)
@@ -217,8 +217,8 @@ class Contains:
 
 
 class GoldAgreement:
-    """1 for an exact match, `contained` where the reference is a part of the answer and at most max_extra_words stand
-    beside it, else `overlap`·F1."""
+    """1 for an exact match, `contained` if the answer is the reference with at most max_extra_words further words, else
+    `overlap`·F1."""
 
     refuse_task = staticmethod(refuse_unanswered)
 
@@ -243,7 +243,7 @@ class GoldAgreement:
 # --- Multiple choice.
 
 OPTIONS = "options"
-"""Key of a task's metadata: the texts to choose from, the first one being A; with or without their letters."""
+"""Key of a task's metadata: the texts of the options in the order A, B, ..., with or without their letters."""
 _LEAD = re.compile(
     r"(?:(?:the|my)\s+)?(?:(?:final|correct|right|best)\s+)?(?:answer|option|choice)(?:\s+is)?\s*:?\s*(?:option\s+)?",
     re.IGNORECASE,
@@ -253,16 +253,16 @@ _LABEL = re.compile(r"\(?([a-z])[).:]+\s*(.+)", re.IGNORECASE | re.DOTALL)
 
 
 class Choice:
-    """1 where the answer is the right option, by its letter ("C", "(c)", "The answer is C."), by its text, or by both
-    ("C) a boat"); else 0. The letter must be the answer: one that merely occurs in it ("A friend of C", "B or C") names
-    no option. References are letters or texts; a letter that the options have is read as one, not as a text. Without
-    metadata.options answers and references are compared as they are.
+    """1 if the answer is the right option, by its letter ("C", "(c)", "The answer is C."), by its text, or by both
+    ("C) a boat"); else 0. The letter must be the answer: a letter that merely occurs in it ("A friend of C", "B or C")
+    names no option. References are letters or texts; the letter of an option is read as a letter, not as a text.
+    Without metadata.options answers and references are compared as texts.
 
-    Raises JudgeError where no reference is one of the options.
+    Raises JudgeError if no reference is one of the options.
     """
 
     def refuse_task(self, task: Task) -> None:
-        """Raise DataError for a question that no answer to is right."""
+        """Raise DataError for a task without a right option."""
         try:
             _right(task, _options(task))
         except JudgeError as e:
@@ -279,7 +279,7 @@ def _options(task: Task) -> list[str]:
 
 
 def _right(task: Task, options: Sequence[str]) -> set[str]:
-    """Letters of the right ones."""
+    """Letters of the right options."""
     right = {name for reference in task.references for name in _named(reference, options)}
     if not right:
         raise JudgeError(
@@ -291,7 +291,7 @@ def _right(task: Task, options: Sequence[str]) -> set[str]:
 
 
 def _named(text: str, options: Sequence[str]) -> set[str]:
-    """Letters of the options that `text` is; where there are none to choose from, the text itself, normalised."""
+    """Letters of the options that `text` names; without options, the normalised text itself."""
     plain = unicodedata.normalize("NFKC", text[:MAX_CHARS]).strip(" \t\r\n*`\"'")
     lead = _LEAD.match(plain)
     candidates = [plain, plain[lead.end() :]] if lead else [plain]
@@ -306,24 +306,24 @@ def _chosen(text: str, options: Sequence[str]) -> set[str]:
     if written and (letter := written[1].lower()) in by_letter:
         if normalise(written[2]) in ("", normalise(by_letter[letter])):
             return {letter}
-        if _LABEL.fullmatch(text):  # a letter and another one's text, or a text that begins like "A. Smith"
+        if _LABEL.fullmatch(text):  # a letter with another option's text, or a text that begins like "A. Smith"
             return {other for other, option in by_letter.items() if text.casefold() == option.casefold()}
     wanted = normalise(text)
     return {letter for letter, option in by_letter.items() if wanted and normalise(option) == wanted}
 
 
 def _unlabelled(number: int, option: str) -> str:
-    """Without its letter, where it has its own: "(b) a boat", the second one, is "a boat"."""
+    """The option without its own letter: "(b) a boat" as the second option is "a boat"."""
     label = _LABEL.fullmatch(option.strip())
     return label[2] if label and ascii_lowercase.find(label[1].lower()) == number else option
 
 
-# --- How much of what a text must hold it holds.
+# --- How much of the required content a text holds.
 
 
 class Keywords:
     """The share of the references that the answer holds, each as whole words side by side; for summaries, where every
-    reference is a keyword. A longer answer is never worse: bound its length elsewhere."""
+    reference is a keyword. A longer answer is never worse, so limit its length elsewhere."""
 
     async def grade(self, task: Task, answers: Sequence[str]) -> list[Grade]:
         wanted = comparable(task)
@@ -336,12 +336,12 @@ class Keywords:
 # --- Answers that are numbers.
 
 _RESULT = "####"
-"""What GSM8K's solutions put before their result."""
+"""The mark before the result in GSM8K's solutions."""
 _OPERATORS = "√∛∜×÷·∙∗⋅±∓≠¬"
 _LONGEST = 10_000
-"""Characters of a text that is one number with words around it."""
+"""Maximum characters of a text from which a number is read."""
 _REACH = 24
-"""Characters on either side of a number that say whether it is one."""
+"""Characters on either side of a number that decide whether it stands alone."""
 _NUMBER = re.compile(
     r"(?<![\w.^])(?<!\d,)"
     rf"(?P<digits>(?:\d{{1,3}}(?:[{_THOUSANDS}]\d{{3}})+|\d+)(?:\.\d+)?|\.\d+)"
@@ -362,7 +362,7 @@ _AFTER = re.compile(
     r"|\s?(?:x|mod|times|plus|over|divided by)\s?[-(\d.$]",
     re.IGNORECASE,
 )
-"""What makes a number a part of something else."""
+"""Text after a number that makes it a part of something else."""
 _WORDS: tuple[tuple[re.Pattern[str], str], ...] = (
     (re.compile(r"[ \t]+"), " "),
     (re.compile(r"\{-\}"), "-"),
@@ -375,17 +375,17 @@ _WORDS: tuple[tuple[re.Pattern[str], str], ...] = (
     (re.compile(r"(?<=[^\W\d_])\^\{?-?\d*\}?"), ""),  # m^2
     (re.compile(rf"\b(?:minus|negative)\s(?=[{_CURRENCY}.\d])", re.IGNORECASE), "-"),
 )
-"""LaTeX, Markdown and words -> what they mean."""
+"""LaTeX, Markdown and words -> plain notation."""
 
 
 class Numeric:
-    """1 where the answer is the same number as a reference, exactly, else 0. Units, currencies and words around it do
-    not count, nor how it is written: "1,200.0 apples", "$1200" and "1.2e3" are one number, as are "1/2" and "0.5".
-    A percent sign is a unit too: "12%" is 12, and not 0.12. After "####" only what follows it counts. An answer with
-    two different numbers is none, for one could list many, and so is one with a number that is a part of an expression
-    which is not read ("10^3", "2½", "5!", "x - 5"), and one that denies its number or leaves it open ("not 5", "< 5").
+    """1 if the answer is exactly the same number as a reference, else 0. Units, currencies, words around the number and
+    its notation do not count: "1,200.0 apples", "$1200" and "1.2e3" are one number, and so are "1/2" and "0.5". A
+    percent sign is a unit too: "12%" is 12, not 0.12. After "####" only the text behind it counts. An answer gets 0 if
+    it has two different numbers, because it could list many; if its number is a part of an expression that is not read
+    ("10^3", "2½", "5!", "x - 5"); or if it denies its number or leaves it open ("not 5", "< 5").
 
-    Raises JudgeError where no reference is a number."""
+    Raises JudgeError if no reference is a number."""
 
     refuse_task = staticmethod(refuse_unanswered)
 
@@ -401,9 +401,10 @@ class Numeric:
 
 
 def number_of(text: str) -> Fraction | None:
-    """The one number in a text, or None where it holds none, one that cannot be read, or several that differ. A comma,
-    or a space that does not break, stands before three digits; the decimal sign is a point. "-" is a sign at the start,
-    after "=", ":", "(" or a currency, and where it touches its number after a word; "minus" and "negative" are too."""
+    """The one number in a text; None if the text holds no number, an unreadable one, or several that differ. A comma, a
+    non-breaking space or a thin space separates thousands; the decimal sign is a point. "-" is a sign at the start,
+    after "=", ":", "(" or a currency, and if it touches its number after a word; "minus" and "negative" are signs too.
+    """
     said = unicodedata.normalize("NFC", text.rpartition(_RESULT)[2])
     if len(said) > _LONGEST or denies(said) or leaves_open(said) or relates(said):
         return None
@@ -431,7 +432,7 @@ def _value(match: re.Match[str]) -> Fraction | None:
 
 
 def _sign(match: re.Match[str]) -> int | None:
-    """1 or -1; None where what stands before the number makes it a part of something else."""
+    """1 or -1; None if the text before the number makes it a part of something else."""
     start = max(match.start() - _REACH, 0)
     before = match.string[start : match.start()]
     found = _BEFORE.search(before)
@@ -446,8 +447,8 @@ def _sign(match: re.Match[str]) -> int | None:
 
 
 def _plain(character: str) -> str:
-    """Digits, signs and full-width forms as ASCII has them; "*" for operators, and "^" for digits that are raised,
-    circled, Roman or fractions."""
+    """The character in ASCII if it is a digit, a sign or a full-width form; "*" for an operator, and "^" for a raised,
+    circled or Roman digit or a fraction."""
     if character < "\x80":
         return character
     if "\uff01" <= character <= "\uff5e":

@@ -1,4 +1,4 @@
-"""What a judge is: it grades answers or passage sets."""
+"""The interfaces of judges, which grade answers or sets of passages."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from agentgrpo.core.types import Episode, Passage, Task
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Grade:
-    """A parsed grade in [0, 1]. A judge that cannot grade raises JudgeError; it never returns 0 instead. BadValue is
-    raised for what is no number."""
+    """A parsed grade in [0, 1]. A judge that cannot grade raises JudgeError; it never returns 0 instead. Raises
+    BadValue if the score or a part is not a number."""
 
     score: float
     reason: str = ""  # in the judge's own words: the first MAX_REASON characters
@@ -52,14 +52,14 @@ class CountingJudge(Protocol):
 
 
 async def grade_episodes(judge: AnswerJudge, task: Task, episodes: Sequence[Episode]) -> list[Grade]:
-    """The judge's verdicts, by the way of asking that it prefers."""
+    """The judge's verdicts; an EpisodeJudge is given whole episodes, any other judge their answers."""
     if isinstance(judge, EpisodeJudge):
         return await judge.grade_episodes(task, episodes)
     return await judge.grade(task, [episode.answer or "" for episode in episodes])
 
 
 def counts_of(judges: Iterable[AnswerJudge]) -> dict[str, float]:
-    """What those of them that count have counted, together; a judge that stands there twice counts once."""
+    """The summed counts of all counting judges; a judge that is listed twice counts once."""
     distinct = {id(judge): judge for judge in judges}.values()
     total: Counter[str] = Counter()
     for judge in distinct:
@@ -69,18 +69,18 @@ def counts_of(judges: Iterable[AnswerJudge]) -> dict[str, float]:
 
 
 def canaries_of(judges: Iterable[object]) -> int:
-    """The attribute canaries_per_eval of the one that asks for most: known-wrong answers that it wants to be tried with
-    before each evaluation. 0 where none can be fooled."""
+    """The largest attribute canaries_per_eval of the judges: how many known-wrong answers to try before each
+    evaluation. 0 if no judge can be fooled."""
     return max((int(getattr(judge, "canaries_per_eval", 0)) for judge in judges), default=0)
 
 
 def compares(judge: AnswerJudge) -> bool:
-    """Whether it, or one of the judges in it, sees a group's answers side by side: its attribute `compares`."""
+    """Whether the judge, or a judge inside it, sees a group's answers side by side: its attribute `compares`."""
     return bool(getattr(judge, "compares", False)) or any(map(compares, getattr(judge, "judges", ())))
 
 
 async def close_judge(judge: AnswerJudge | EvidenceJudge) -> None:
-    """End what it, or one of the judges in it, holds open, where it has a `close`."""
+    """Close the judge and the judges inside it, if they have a `close`."""
     for part in getattr(judge, "judges", ()):
         await close_judge(part)
     close = getattr(judge, "close", None)
@@ -90,7 +90,7 @@ async def close_judge(judge: AnswerJudge | EvidenceJudge) -> None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QueryResults:
-    """What one query of a round brought, after deduplication and reranking."""
+    """The results of one query of a search round, after deduplication and reranking."""
 
     query: str
     passages: tuple[Passage, ...]
@@ -99,7 +99,7 @@ class QueryResults:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EvidenceGrade:
-    """score in [0, 1]; sufficient: enough to answer from. Raises BadValue for what is no number."""
+    """`score` in [0, 1]; `sufficient`: the evidence is enough to answer from. Raises BadValue for a non-number."""
 
     sufficient: bool
     score: float
@@ -116,5 +116,6 @@ class EvidenceJudge(Protocol):
         self, task: Task, results: Sequence[QueryResults], seen: Sequence[Passage]
     ) -> EvidenceGrade | Awaitable[EvidenceGrade]:
         """Grade one search round; `seen` is every distinct passage of the episode so far, this round included. A judge
-        that asks a model is async; one that is not takes a millisecond or so, for every round waits for it."""
+        that asks a model is async. A synchronous judge may take a millisecond or so, because every round waits for it.
+        """
         ...

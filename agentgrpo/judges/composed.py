@@ -20,7 +20,7 @@ from agentgrpo.tasks.suite import member_of
 class Composite:
     """The weighted mean of named judges: sum w·score / sum w, so that a grade stays in [0, 1] whatever the weights.
 
-    One judge that fails fails the verdict: a mean over the others would be another measure.
+    If one judge fails, the verdict fails: a mean over the others would be a different measure.
     """
 
     def __init__(self, *, parts: Mapping[str, tuple[AnswerJudge, float]]) -> None:
@@ -31,7 +31,7 @@ class Composite:
                     f"composite judge: weight {weight} of '{name}'; a finite number >= 0 is allowed; correct it"
                 )
         if not any(weight > 0 for _, weight in parts.values()):
-            raise ConfigError(f"composite judge: parts {sorted(parts)} weigh nothing; give at least one a weight > 0")
+            raise ConfigError(f"composite judge: the weights of {sorted(parts)} are all 0; give one a weight > 0")
         self._parts = dict(parts)
         self.judges = tuple(judge for judge, _ in parts.values())
         self.canaries_per_eval = canaries_of(self.judges)
@@ -58,15 +58,15 @@ class Composite:
 
 
 def refuse_unjudged(judge: AnswerJudge, tasks: Iterable[Task]) -> None:
-    """Raise ConfigError for the first of `tasks` whose source a Route, be it within another judge, has no judge for,
-    and where the first that a judge of one answer would get asks several questions (agentgrpo.tasks.dialogue). A judge
-    may refuse tasks of its own accord: refuse_task(task) raises DataError."""
+    """Raise ConfigError for the first of `tasks` for whose source a Route, also a nested one, has no judge. Raise it
+    too if the first task of a judge of one answer asks several questions (agentgrpo.tasks.dialogue). A judge may also
+    refuse tasks itself: its refuse_task(task) raises DataError."""
     if isinstance(judge, Route):
         for task in tasks:
             refuse_unjudged(judge.judge_of(task), [task])
         return
     asked = getattr(judge, "tasks_of", None)
-    if asked is not None:  # judges.composed: each of a task's questions is a task for what is within
+    if asked is not None:  # as of Questions: each question is a task for the inner judge
         tasks = [of for task in tasks for of in asked(task)]
     inner: Sequence[AnswerJudge] = getattr(judge, "judges", ())
     tasks = list(tasks)
@@ -81,19 +81,20 @@ def refuse_unjudged(judge: AnswerJudge, tasks: Iterable[Task]) -> None:
 
 
 def _refuse_several(judge: AnswerJudge, task: Task | None) -> None:
-    """What a judge of the user's own makes of an episode's answer (dialogue.join) is its own business."""
+    """Raise ConfigError if the task asks several questions. A user's own judge is exempt: it may split the answer
+    (dialogue.join)."""
     if not type(judge).__module__.startswith("agentgrpo.") or isinstance(judge, JudgerJudge):
         return
     if task is not None and {CHUNKS, QUESTIONS} <= task.metadata.keys():
         raise ConfigError(
             f"task {task.id} asks several questions, and the judge {type(judge).__name__} grades one answer: it would "
-            "find none right; use judge=questions and judge.judge.name for how each is graded, or "
+            "find every answer wrong; use judge=questions and judge.judge.name to grade each question, or "
             "judge=questions_by_metric"
         )
 
 
 class Route:
-    """Each task is graded by the judge of its data source: the task's own field data_source where it has one, else the
+    """Each task is graded by the judge of its data source: the task's own field data_source if it has one, else the
     data set's name. A source without a judge is a mistake in the configuration, not a grade of 0: ConfigError."""
 
     def __init__(self, *, routes: Mapping[str, AnswerJudge]) -> None:
@@ -113,7 +114,7 @@ class Route:
         return counts_of(self.judges)
 
     def judge_of(self, task: Task) -> AnswerJudge:
-        """Raises ConfigError for a task of a source that has none."""
+        """The judge of the task's source. Raises ConfigError if the source has no judge."""
         source = source_of(task)
         if source not in self._routes:
             known = ", ".join(sorted(self._routes))
@@ -135,9 +136,10 @@ class SuiteJudge(Route):
 
 
 class Questions:
-    """The mean of another judge's grades over the questions of a task. Each question is a task of its own for it: id
-    "<task>#<i>", the question's answers as references, and as data source the question's metric or else the task's, so
-    that with judge=route inside each is graded by the judge of its metric. An empty answer is 0, and nobody is asked.
+    """The mean of another judge's grades over the questions of a task. The other judge sees each question as a separate
+    task: its id is "<task>#<i>", its references are the question's answers, and its data source is the question's
+    metric, else the task's source. So with judge=route inside, the judge of its metric grades each question. An empty
+    answer is graded 0 without asking.
     """
 
     def __init__(self, *, judge: AnswerJudge) -> None:
@@ -154,7 +156,7 @@ class Questions:
         return [_mean_of(row) for row in rows]
 
     async def grades(self, task: Task, episodes: Sequence[Episode]) -> list[tuple[Grade, ...]]:
-        """Of each episode, the grade of each question. Raises ConfigError as `tasks_of` does, and JudgeError."""
+        """Grade each question of each episode, a tuple per episode. Raises JudgeError, and the errors of `tasks_of`."""
         asked = self.tasks_of(task)
         answers = [split(episode.answer or "", len(asked)) for episode in episodes]
         given = [
@@ -162,15 +164,15 @@ class Questions:
             for i, of in enumerate(asked)
         ]
         found = await asyncio.gather(*map(self._grade, asked, given), return_exceptions=True)
-        for column in found:  # after all of them have ended: none is left running
+        for column in found:  # after all calls have ended, so that no call is left running
             if isinstance(column, BaseException):
                 raise column
         columns = [column for column in found if not isinstance(column, BaseException)]
         return list(zip(*columns, strict=True))
 
     def tasks_of(self, task: Task) -> list[Task]:
-        """Its questions. Raises ConfigError for one that names a metric where no judge is chosen by it, and DataError
-        for a task without questions."""
+        """The questions of the task, as tasks. Raises ConfigError if a question names a metric but the judge does not
+        route by metric, and DataError for a task without questions."""
         return [self._task(task, i, question) for i, question in enumerate(questions_of(task))]
 
     def counts(self) -> Mapping[str, float]:
@@ -179,7 +181,7 @@ class Questions:
     def _task(self, task: Task, number: int, question: Question) -> Task:
         if question.metric and not self._routes:
             raise ConfigError(
-                f"task {task.id}: question {number} is to be graded by '{question.metric}', and judge.judge is one for "
+                f"task {task.id}: question {number} is to be graded by '{question.metric}', but one judge.judge grades "
                 "all questions; use judge=questions_by_metric, or name no metric (task.metric='' where the data's "
                 "format does)"
             )
@@ -192,7 +194,7 @@ class Questions:
         )
 
     async def _grade(self, of: Task, episodes: Sequence[Episode]) -> list[Grade]:
-        """Those of one question."""
+        """The grades of one question, one per episode."""
         given = [e for e in episodes if words(e.answer or "")]
         verdicts = await grade_episodes(self._judge, of, given) if given else []
         if len(verdicts) != len(given):

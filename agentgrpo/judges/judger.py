@@ -1,4 +1,4 @@
-"""The judger contract: how code of yours grades responses.
+"""The judger contract: how your own code grades responses.
 
     class Judger:
         def preprocess(self, case): ...            # optional: a JudgeCase in, a JudgeCase out
@@ -6,8 +6,8 @@
         def batch_judge(self, cases): ...          # optional: a whole group in one call, a list of such dicts
         def postprocess(self, case, result): ...   # optional: result in, result out
 
-A function with the arguments of `judge` is a judger too. All of it may be `async`, and none of it runs on the event
-loop's thread. Named by a dotted path: judge.name=my_judges:Judger.
+A function with the arguments of `judge` is a judger too. Every method may be `async`; no method runs on the event
+loop's thread. A dotted path names the judger: judge.name=my_judges:Judger.
 """
 
 from __future__ import annotations
@@ -31,16 +31,16 @@ from agentgrpo.core.types import Episode, Task, ToolCall
 from agentgrpo.judges.base import Grade
 from agentgrpo.judges.merging import merged_grade
 
-# --- Code of others, off the event loop's thread: it may block, sleep or never come back.
+# --- User code, off the event loop's thread: it may block, sleep or never return.
 
 MOST_HANGING = 32
-"""Threads that may hang before calls are refused at once: each costs memory that nothing gives back."""
+"""Number of hanging threads at which further calls are refused: each costs memory that is never freed."""
 
 
 class OffLoop:
-    """Runs at most max_concurrent calls at a time, each in a thread of its own and for at most timeout_s, which does
-    not count the wait for its turn. A call that is late fails with JudgeError (timeout). Its thread cannot be stopped,
-    only be forgotten; `hanging` says how many there are."""
+    """Runs at most max_concurrent calls at a time, each in a separate thread. A call that takes longer than timeout_s,
+    without the wait for its turn, fails with JudgeError (timeout). Its thread cannot be stopped, only abandoned;
+    `hanging` counts such threads."""
 
     def __init__(self, *, timeout_s: float, max_concurrent: int) -> None:
         if not timeout_s > 0 or max_concurrent < 1:
@@ -58,10 +58,10 @@ class OffLoop:
         return len(self._late)
 
     async def run(self, name: str, function: Callable[[], Any]) -> Any:
-        """What the function returns or raises; what it returns is awaited, in that thread, where it can be."""
+        """Return or raise what the function returns or raises. An awaitable result is awaited in that thread."""
         async with self._limiter:
             if self.hanging >= MOST_HANGING:
-                raise JudgeError(f"{name}: {self.hanging} calls of it hang; repair it", kind="timeout")
+                raise JudgeError(f"{name}: {self.hanging} of its calls hang; repair it", kind="timeout")
             call, thread = _Call(name, function), OwnThread(f"agentgrpo-{name}")
             try:
                 async with asyncio.timeout(self._timeout_s):
@@ -75,7 +75,7 @@ class OffLoop:
 
 
 class _Call:
-    """A call on its way through a thread."""
+    """A call in a thread."""
 
     def __init__(self, name: str, function: Callable[[], Any]) -> None:
         self.__qualname__, self._function = name, function
@@ -85,11 +85,11 @@ class _Call:
         try:
             value = self._function()
             return asyncio.run(_awaited(value)) if inspect.isawaitable(value) else value
-        except (TimeoutError, StopIteration) as e:  # which would mean something else to the task that waits
+        except (TimeoutError, StopIteration) as e:  # these would mean something else to the waiting task
             raise RuntimeError(line_of(e)) from e
         except Exception:
             raise
-        except BaseException as e:  # SystemExit, KeyboardInterrupt: not this thread's to end the program with
+        except BaseException as e:  # SystemExit, KeyboardInterrupt: user code must not end the program
             raise RuntimeError(line_of(e)) from e
         finally:
             self.is_over = True
@@ -108,18 +108,18 @@ class JudgeCase:
     response: str
     """The answer."""
     reward_model: Mapping[str, Any]
-    """The data set's own `reward_model`, untouched; where it has none {"ground_truth": the first reference or None,
-    "references": all}."""
+    """The data set's own `reward_model`, unchanged. Without one: {"ground_truth": the first reference or None,
+    "references": all references}."""
     extra_fields: Mapping[str, Any]
-    """agent_messages: a tuple of AgentMessage, the whole trace, what tools returned included; response_message: the one
+    """agent_messages: the whole trace, tool results included, as a tuple of AgentMessage; response_message: the message
     with the answer; environment: {"name", "metrics", "outcome"}; data_source, task_id and metadata of the task."""
 
 
 class JudgerJudge:
-    """A judger as the judge of answers: scores are taken as they are and must lie in [0, 1]."""
+    """A judger as the judge of answers: scores are used unchanged and must lie in [0, 1]."""
 
     def __init__(self, judger: Any, *, timeout_s: float = 60.0, max_concurrent: int = 8) -> None:
-        """timeout_s: of one call, be it of a response or of a group. Raises ConfigError for what is no judger."""
+        """timeout_s: limit of one call, for a response or for a group. Raises ConfigError if it is not a judger."""
         self._judger = judger
         self._name = getattr(judger, "__name__", type(judger).__name__)
         self._judge = _method(judger, "judge") or (judger if callable(judger) else None)
@@ -139,20 +139,20 @@ class JudgerJudge:
         self._threads = OffLoop(timeout_s=timeout_s, max_concurrent=max_concurrent)
 
     def _refuse_unfit(self, what: str, method: Callable[..., Any], needed: str, /, *args: None, **kwargs: None) -> None:
-        """Raise ConfigError for a method that cannot be called like this."""
+        """Raise ConfigError if the method cannot be called with these arguments."""
         try:
             signature = inspect.signature(method)
-        except ValueError:  # of a builtin, which does not tell
+        except ValueError:  # a builtin has no signature
             return
         try:
             signature.bind(*args, **kwargs)
         except TypeError as e:
             raise ConfigError(
-                f"judger {self._name}: {what}{signature} cannot be called with {needed}: {e}; name its arguments so"
+                f"judger {self._name}: {what}{signature} cannot be called with {needed}: {e}; rename its arguments"
             ) from e
 
     async def grade(self, task: Task, answers: Sequence[str]) -> list[Grade]:
-        """Answers alone: agent_messages is then the answer's message."""
+        """Grade answers without episodes; agent_messages is then the message with the answer alone."""
         messages = [AgentMessage(content=answer, finish_reason="stop") for answer in answers]
         return await self._grade([_case(task, (message,)) for message in messages])
 
@@ -169,7 +169,7 @@ class JudgerJudge:
             return await self._each(cases)
 
     async def judge_here(self, case: JudgeCase) -> Grade:
-        """One case, without a thread and a time limit of its own: for a judger that asks others."""
+        """Grade one case in this thread, without a time limit, for a judger that calls other judgers."""
         return (await self._batch([case]))[0] if self._judge is None else await self._one(case)
 
     async def _each(self, cases: Sequence[JudgeCase]) -> list[Grade]:
@@ -229,7 +229,7 @@ class JudgerJudge:
 
 
 def _score_of(result: Any) -> float:
-    """nan where it has none."""
+    """The score of the result, or nan if it has no score."""
     try:
         return number(result["score"], "score")
     except (TypeError, LookupError, BadValue):
@@ -237,14 +237,14 @@ def _score_of(result: Any) -> float:
 
 
 def _parts_of(result: Mapping[Any, Any]) -> dict[Any, Any]:
-    """The numbers in it beside the score."""
+    """The other numbers of the result."""
     numbers = (int, float, Real, Decimal)
     return {k: v for k, v in result.items() if k != "score" and (isinstance(v, numbers) or hasattr(v, "item"))}
 
 
 def as_judge(given: Any) -> Any:
-    """What a user's class has made, as a judge of answers: as it is where it can `grade`, else as a judger, with the
-    timeout_s and max_concurrent that it says itself."""
+    """Return a user's object as a judge of answers: unchanged if it has `grade`, else as a judger, with its attributes
+    timeout_s and max_concurrent if it has them."""
     if _method(given, "grade") is not None:
         return given
     settings = {key: getattr(given, key) for key in ("timeout_s", "max_concurrent") if hasattr(given, key)}
@@ -252,8 +252,8 @@ def as_judge(given: Any) -> Any:
 
 
 class Merged:
-    """Several judgers as one, also one that routes: merge by non-negative weights, sum w·score / sum w; 0.0 where they
-    weigh nothing together. Raises ConfigError for a weight that is negative or not finite."""
+    """Several judgers as one: the mean of their scores by non-negative weights, sum w·score / sum w; 0.0 if all weights
+    are 0. Raises ConfigError for a weight that is negative or not finite."""
 
     def __init__(self, *, parts: Mapping[str, tuple[Any, float]]) -> None:
         for name, (_, weight) in parts.items():
@@ -277,8 +277,8 @@ class Merged:
 
 
 class GroundTruth:
-    """A judger to begin with: 1 where the response is reward_model["ground_truth"], or one of them, white space
-    aside; of Search-R1's {"target": [...]} one of these."""
+    """An example of a judger: 1 if the response equals reward_model["ground_truth"] or one of its entries, white space
+    aside. In the format of Search-R1, {"target": [...]}, the targets are the entries."""
 
     def judge(
         self, instruction: str, response: str, reward_model: Mapping[str, Any], extra_fields: Mapping[str, Any]
@@ -295,13 +295,13 @@ class GroundTruth:
 
 
 def as_it_is(function: Callable[..., Any]) -> Callable[..., Any]:
-    """A function of the user's is a judger."""
+    """Return the user's function unchanged, since a function is a judger."""
     return function
 
 
 def trace_of(episode: Episode) -> list[AgentMessage]:
-    """The turns of an episode as they were sampled, and what the environment said to them. Calls stand with who made
-    them: those that the environment made by itself with its own message."""
+    """The sampled turns of an episode and the environment's messages after them. Each message has the tool calls of its
+    author: calls that the environment made by itself are in the environment's message."""
     calls: dict[tuple[int, bool], list[ToolCall]] = {}
     for record in episode.tool_records:
         made = ToolCall(name=record.name, arguments=record.arguments)
@@ -314,15 +314,15 @@ def trace_of(episode: Episode) -> list[AgentMessage]:
             asked = tuple(calls.get((number, False), ()))
             reason = "tool_calls" if asked else "length" if segment.cut_short else "stop"
             messages.append(AgentMessage(content=segment.content, finish_reason=reason, tool_calls=asked))
-        elif number >= 0:  # what stands before the first turn is the instruction
+        elif number >= 0:  # segments before the first turn are the instruction
             by_itself = tuple(calls.pop((number, True), ()))
             messages.append(AgentMessage(content=segment.text, finish_reason="", role="tool", tool_calls=by_itself))
     return messages
 
 
 def messages_of(episode: Episode) -> tuple[AgentMessage, ...]:
-    """The whole trace of an episode: its turns and what the environment said to them; the last message is the policy's,
-    with the answer for content."""
+    """The whole trace of an episode: its turns and the environment's messages. The last message is the policy's, with
+    the answer as its content."""
     messages = trace_of(episode)
     if messages and messages[-1].role == "assistant":
         del messages[-1]
@@ -358,7 +358,7 @@ def _measured(episode: Episode) -> dict[str, Any]:
 
 
 def source_of(task: Task) -> str:
-    """Where the task is from: the data set's own field, where it has one."""
+    """The data source of the task: the data set's own field data_source, if it has one."""
     return str(task.metadata.get("data_source") or task.data_source)
 
 

@@ -1,4 +1,4 @@
-"""The grades of several judges as one."""
+"""Merges the grades of several judges."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from agentgrpo.judges.base import Grade
 
 
 def merged_grade(score: float, grades: Mapping[str, Grade]) -> Grade:
-    """`score`, which is made of the grades of several judges: theirs are its parts by their names, and so are their
-    parts, under NAME/PART where that is taken."""
+    """Return the grade `score` of several judges together. Its parts are the score of each judge by the judge's name,
+    and the parts of each judge's grade, called NAME/PART if the name PART is taken."""
     parts = {name: grade.score for name, grade in grades.items()}
     for name, grade in grades.items():
         for part, value in grade.parts.items():

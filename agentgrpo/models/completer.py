@@ -22,11 +22,12 @@ from agentgrpo.training.remote_code import loaded
 
 
 class LocalCompleter:
-    """Greedy, one prompt at a time, so that equal prompts get equal replies whatever else is asked. The model is loaded
-    when it is first asked, and stays; it is never trained."""
+    """Decodes greedily, one prompt at a time, so that a reply does not depend on other prompts. The model is loaded at
+    the first prompt and stays in memory; it is never trained."""
 
     def __init__(self, *, path: str, max_tokens: int = 256, device: str = "cpu", dtype: str = "float32") -> None:
-        """path: a folder as transformers writes it, or the name of a model in its cache. max_tokens: of a reply."""
+        """path: a folder as transformers writes it, or the name of a model in its cache. max_tokens: maximum tokens of
+        a reply."""
         if max_tokens < 1 or not isinstance(getattr(torch, dtype, None), torch.dtype):
             raise ConfigError(
                 f"judge.completer: max_tokens={max_tokens}, dtype={dtype}; 1 or more and a type such as float32 or "
@@ -43,7 +44,7 @@ class LocalCompleter:
         return await asyncio.to_thread(self._complete, messages)
 
     async def close(self) -> None:
-        """Memory goes with the object."""
+        """Do nothing: memory is freed with the object."""
 
     @cached_property
     def _parts(self) -> tuple[Any, Any]:
@@ -75,12 +76,12 @@ class LocalCompleter:
             return Reply(text=text, prompt_tokens=len(ids), completion_tokens=len(new))
 
     def _encode(self, tokenizer: Any, messages: Sequence[Message]) -> list[int]:
-        """By the model's chat template; a model without one reads the messages as plain text. Control tokens in what
-        is judged are broken already (judges.llm.prompt)."""
+        """Token ids of the messages by the model's chat template, or as plain text if it has none. Control tokens in
+        the judged text are broken already (judges.llm.prompt)."""
         if tokenizer.chat_template is None:
             text = "\n\n".join(f"{m.role}: {m.content}" for m in messages) + "\n\nassistant:"
             return list(tokenizer(text)["input_ids"])
-        # Some templates know no system role, and all take its text in front of the first message.
+        # Some templates have no system role, but all accept its text in front of the first message.
         system = "\n\n".join(m.content for m in messages if m.role == "system")
         first, *rest = [m for m in messages if m.role != "system"]
         chat = [{"role": first.role, "content": f"{system}\n\n{first.content}".strip()}]
@@ -91,6 +92,6 @@ class LocalCompleter:
 
 
 def _state(folder: Path) -> str:
-    """Changes with the files of the model, whose content is not read for it."""
+    """A hash of the names, sizes and times of the model's files, whose content is not read."""
     files = sorted([*folder.glob("*.safetensors"), *folder.glob("*.json"), *folder.glob("*.jinja")])
     return sha256(repr([(f.name, f.stat().st_size, f.stat().st_mtime_ns) for f in files]).encode()).hexdigest()[:16]

@@ -1,4 +1,4 @@
-"""A cross-encoder on this machine as a reranker: it reads query and passage together. A model of entailment is one."""
+"""A cross-encoder on this machine as a reranker: it reads query and passage together. Entailment models count too."""
 
 from __future__ import annotations
 
@@ -23,16 +23,16 @@ class CrossEncoder:
     """Scores a passage by a sequence classifier of transformers, such as BAAI/bge-reranker-v2-m3 or
     cross-encoder/ms-marco-MiniLM-L6-v2 (Nogueira & Cho 2019, arXiv 1901.04085):
 
-        score = sigmoid(logit)            of a model with one label
-              = softmax(logits)[1]        of one with two, the second of which says "relevant"
-              = softmax(logits)[e]        of one with a label "entailment" (natural language inference), its place e
+        score = sigmoid(logit)            for a model with one label
+              = softmax(logits)[1]        for a model with two labels, of which the second says "relevant"
+              = softmax(logits)[e]        for a model with a label "entailment" at index e (natural language inference)
 
-    in [0, 1], to 6 significant digits. The last kind is asked whether the passage, as the premise, entails the
-    `hypothesis` with the query in it (Yin et al. 2019, arXiv 1909.00161); it is known by the names of its labels in
-    config.json (id2label).
+    The score is in [0, 1], to 6 significant digits. An entailment model is asked whether the passage, as the premise,
+    entails the `hypothesis` with the query in it (Yin et al. 2019, arXiv 1909.00161); it is recognised by the names of
+    its labels in config.json (id2label).
 
-    The passages of one query are the batch, longest first, so that what else is asked changes no score. The model is
-    loaded when it is first asked, and stays; it is never trained. Equal scores keep their order."""
+    Batches hold passages of one query, longest first, so that other queries change no score. The model is loaded at the
+    first query and stays in memory; it is never trained. Passages with equal scores keep their order."""
 
     def __init__(
         self,
@@ -45,8 +45,8 @@ class CrossEncoder:
         hypothesis: str = "This answers the question: {query}",
     ) -> None:
         """path: a folder as transformers writes it, or the name of a model in its cache. max_length: tokens of query
-        and passage; the longer of the two is cut. batch_size: passages at a time. hypothesis: what a model of
-        entailment is asked about a passage, {query} being the query; no other model is shown it."""
+        and passage; the longer of the two is cut. batch_size: passages at a time. hypothesis: the hypothesis for an
+        entailment model, in which {query} stands for the query; other models do not use it."""
         if max_length < 8 or batch_size < 1 or not isinstance(getattr(torch, dtype, None), torch.dtype):
             raise ConfigError(
                 f"reranker: max_length={max_length}, batch_size={batch_size}, dtype={dtype}; 8 or more, 1 or more and "
@@ -64,7 +64,8 @@ class CrossEncoder:
         self._lock = threading.Lock()
 
     async def rerank(self, query: str, passages: Sequence[Passage], *, top_k: int) -> list[Passage]:
-        """Raises RetrieverError; ConfigError for a folder that holds no such model."""
+        """The top_k passages with their scores, best first. Raises RetrieverError; ConfigError for a folder without a
+        cross-encoder."""
         if not passages:
             return []
         scores = await asyncio.to_thread(self._scores, query, [searchable_text(p) for p in passages])
@@ -76,7 +77,7 @@ class CrossEncoder:
         await asyncio.to_thread(self._load)
 
     async def close(self) -> None:
-        """Memory goes with the object."""
+        """Do nothing: memory is freed with the object."""
 
     @cached_property
     def _parts(self) -> tuple[Any, Any]:
@@ -97,7 +98,7 @@ class CrossEncoder:
         if model.config.num_labels not in (1, 2) and entailment_label(model.config) is None:
             raise ConfigError(
                 f"reranker.path={self._folder} tells {model.config.num_labels} labels apart; 1 or 2 are allowed, and "
-                'more where one is named "entailment" (id2label in config.json)'
+                'more if one is named "entailment" (id2label in config.json)'
             )
         return tokenizer, model.to(self._device).eval().requires_grad_(False)
 
@@ -125,13 +126,13 @@ class CrossEncoder:
 
 
 def entailment_label(config: Any) -> int | None:
-    """The place of the label "entailment" of a classifier's configuration; None where it has none, or no other."""
+    """The index of a classifier's label "entailment"; None if the configuration lacks it, or has only one label."""
     places = [int(place) for place, name in (config.id2label or {}).items() if str(name).lower() == "entailment"]
     return places[0] if places and config.num_labels > 1 else None
 
 
 def _relevance(logits: torch.Tensor, label: int | None) -> list[float]:
-    """[rows, labels] to [rows]. In double precision: the sigmoid of a sure logit is 1 in single."""
+    """Logits [rows, labels] to scores [rows], in double precision: in single, the sigmoid of a large logit is 1."""
     wide = logits.double()
     relevance = wide[:, 0].sigmoid() if wide.shape[1] == 1 else wide.softmax(-1)[:, 1 if label is None else label]
     values: list[float] = relevance.tolist()

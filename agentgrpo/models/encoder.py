@@ -1,4 +1,4 @@
-"""`embedder: encoder`: a transformers encoder on this machine. Here, because what searches is free of torch."""
+"""`embedder: encoder`: a transformers encoder on this machine. It is here because agentgrpo.retrieval is torch-free."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ from agentgrpo.training.remote_code import loaded, plain_config
 
 POOLINGS = ("mean", "cls")
 _FILES = ("config.json", "tokenizer.json", "vocab.txt", "*.safetensors", "*.bin")
-"""What decides about vectors."""
+"""Files that decide the vectors."""
 _digests: dict[tuple[str, int, int], bytes] = {}
-"""(path, bytes, ns of its last change) -> of that file's content: gigabytes are read once in a process."""
+"""(path, bytes, ns of its last change) -> digest of the file's content, so that a process reads gigabytes only once."""
 
 
 class Encoder:
-    """A text's vector is the mean over its tokens in the last layer, or that of the first token. E5 wants "query: " and
-    "passage: " before the texts, and the mean; BGE wants cls. The model is loaded when it is first asked."""
+    """A text's vector is the mean over its tokens in the last layer, or the vector of the first token (cls). E5 needs
+    "query: " and "passage: " before the texts, and the mean; BGE needs cls. The model is loaded at the first text."""
 
     def __init__(
         self,
@@ -43,8 +43,8 @@ class Encoder:
         device: str = "cpu",
         dtype: str = "float32",
     ) -> None:
-        """path: a folder as transformers writes it, or the name of a model in its cache. With query_batch_size=1 a
-        query's vector does not depend, in its last bits, on what else is asked. Raises ConfigError."""
+        """path: a folder as transformers writes it, or the name of a model in its cache. With query_batch_size=1 the
+        last bits of a query's vector do not depend on other queries. Raises ConfigError."""
         if pooling not in POOLINGS:
             raise ConfigError(
                 f"embedder.pooling={pooling}; allowed are {', '.join(POOLINGS)}.{did_you_mean(pooling, POOLINGS)}"
@@ -70,7 +70,7 @@ class Encoder:
 
     @cached_property
     def identity(self) -> str:
-        """The same wherever the model lies, and on whatever it runs."""
+        """Identifies the vectors by model and settings, independent of the model's folder and the device."""
         prefixes = f"prefixes {self._prefixes[0]!r} {self._prefixes[1]!r}"
         scaled = "normalized" if self._normalize else "as it is"
         kind = type(self._config).__name__.removesuffix("Config")
@@ -106,7 +106,7 @@ class Encoder:
         with self._lock, boundary(RetrieverError, "embedder"), torch.inference_mode():
             tokenizer, model = self._parts
             ids = tokenizer(list(texts), truncation=True, max_length=self._max_tokens)["input_ids"] if texts else []
-            # Texts of about one length go together: padding is work for nothing.
+            # Texts of similar length share a batch, because padding is wasted work.
             order = sorted(range(len(ids)), key=lambda i: len(ids[i]))
             for start in range(0, len(order), batch_size):
                 rows = order[start : start + batch_size]
@@ -130,8 +130,8 @@ class Encoder:
 
 
 def _content(folder: Path) -> str:
-    """Of the configuration, the tokenizer and the weights: all of it, since weights can differ in their middle alone,
-    as where a layer was trained on."""
+    """The hash of the configuration, the tokenizer and all weights, since weights may differ only in the middle, for
+    instance after training one layer."""
     digest = blake2b(digest_size=8)
     for path in sorted({path for pattern in _FILES for path in folder.glob(pattern)}):
         digest.update(f"{path.name} ".encode() + _digest(path))

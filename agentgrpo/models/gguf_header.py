@@ -1,9 +1,9 @@
-"""What stands before the weights in a GGUF file, read with bounds before a library does, which believes every number.
+"""Reads the header of a GGUF file within bounds, before a library reads it, which trusts every number.
 
     "GGUF" version tensors keys | key type value ... | tensor: name dimensions type offset ... | padding | weights
 
-Whatever the file holds, reading it takes time and memory in proportion to what it has, and no more than a header of a
-published model takes. Nothing of its values is kept but the alignment.
+Whatever the file holds, reading takes time and memory in proportion to its size, and no more than the header of a
+published model takes. Of the values only the alignment is kept.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from typing import Any, BinaryIO
 
 _VERSIONS = (2, 3)
 _MOST_NAMES = 100_000
-"""Keys of a file, and tensors."""
+"""Maximum number of keys of a file, and of tensors."""
 _MOST_VALUES = 4_000_000
-"""In all its lists: the words, their scores, kinds and merges of the largest vocabularies are half as many."""
+"""Maximum values in all lists of a file: twice the words, scores, kinds and merges of the largest vocabularies."""
 _LONGEST_NAME = 65_535
 _MOST_DIMENSIONS = 4
 _SCALARS = {0: "B", 1: "b", 2: "<H", 3: "<h", 4: "<I", 5: "<i", 6: "<f", 7: "?", 10: "<Q", 11: "<q", 12: "<d"}
@@ -27,8 +27,8 @@ _ALIGNMENT, _DEFAULT_ALIGNMENT, _MOST_ALIGNMENT = "general.alignment", 32, 2**20
 
 
 def read_header(file: Path) -> int:
-    """How many numbers its tensors have in all. Raises ValueError, in a line, for a file whose header is not whole, or
-    describes what the file does not hold."""
+    """The number of values in all tensors of the file. Raises ValueError with a one-line message if the header is not
+    whole, or describes more than the file holds."""
     with file.open("rb") as opened:
         return _Header(opened, os.fstat(opened.fileno()).st_size).read()
 
@@ -59,13 +59,13 @@ class _Header:
         places = sorted((offset, offset + num_bytes, name) for name, (offset, num_bytes, _) in tensors.items())
         for (_, end, name), (offset, _, other) in pairwise(places):
             if offset < end:
-                raise ValueError(f"the tensors {name!r} and {other!r} lie over each other")
+                raise ValueError(f"the tensors {name!r} and {other!r} overlap")
         if places and begin + places[-1][1] > self._size:
             raise ValueError(f"the tensor {places[-1][2]!r} ends behind the end of the file")
         return sum(count for _, _, count in tensors.values())
 
     def _names(self, count: int, what: str) -> Any:
-        """One after the other, as what follows each is read."""
+        """Yield the names in order; the caller reads the data behind each name before the next name is read."""
         known: set[str] = set()
         for _ in range(count):
             name = self._name()
@@ -82,7 +82,7 @@ class _Header:
         elif kind in _SCALARS:
             return self._number(_SCALARS[kind])
         else:
-            raise ValueError(f"the key {key[:80]!r} is of kind {kind}, which there is not")
+            raise ValueError(f"the key {key[:80]!r} is of kind {kind}; allowed are 0 to 12")
         return None
 
     def _list(self, kind: int, count: int, key: str) -> None:
@@ -95,10 +95,10 @@ class _Header:
             for _ in range(count):
                 self._skip(self._number("<Q"))
         else:
-            raise ValueError(f"the list {key[:80]!r} is one of kind {kind}; numbers and texts are allowed in lists")
+            raise ValueError(f"the list {key[:80]!r} has items of kind {kind}; numbers and texts are allowed in lists")
 
     def _tensor(self, name: str, alignment: int) -> tuple[int, int, int]:
-        """(offset behind the header, bytes, numbers)."""
+        """(offset behind the header, bytes, number of values)."""
         from gguf.constants import GGML_QUANT_SIZES
 
         if not 1 <= (dimensions := self._number("<I")) <= _MOST_DIMENSIONS:
@@ -111,10 +111,10 @@ class _Header:
             count *= length
         sizes = {int(known): size for known, size in GGML_QUANT_SIZES.items()}
         if kind not in sizes:
-            raise ValueError(f"the tensor {name[:80]!r} is of kind {kind}, which there is not")
+            raise ValueError(f"the tensor {name[:80]!r} is of kind {kind}; the package gguf has no such kind")
         block, num_bytes = sizes[kind]
         if not count or shape[0] % block or offset % alignment:
-            raise ValueError(f"the tensor {name[:80]!r} has the shape {shape} at {offset}; none of its kind can")
+            raise ValueError(f"the tensor {name[:80]!r} has the shape {shape} at {offset}; its kind does not allow it")
         return offset, count // block * num_bytes, count
 
     def _number(self, form: str) -> Any:

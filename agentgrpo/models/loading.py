@@ -1,4 +1,4 @@
-"""From folders to policies: a whole model, or an adapter with the base that it changes."""
+"""Loads policies from folders: a whole model, or an adapter with its base model."""
 
 from __future__ import annotations
 
@@ -32,14 +32,14 @@ from agentgrpo.training.policy import Policy, load_policy
 from agentgrpo.training.reference import Reference
 from agentgrpo.training.remote_code import plain_config, trusted_class, trusted_config
 
-# --- The start weights of a run: where they are, and how a later process knows them again.
+# --- The start weights of a run: their folder, and the hash by which a later process recognises them.
 
 READ_BYTES = 2**24
 
 
 @dataclass(frozen=True, slots=True)
 class Start:
-    """A model folder, and the hash of it, which every checkpoint of the run names."""
+    """A model folder; every checkpoint of the run stores the folder and its hash."""
 
     folder: Path
 
@@ -49,19 +49,20 @@ class Start:
         for path in sorted(found):
             digest.update(path.name.encode())
             with path.open("rb") as file:
-                while part := file.read(READ_BYTES):  # a whole model need not fit once more
+                while part := file.read(READ_BYTES):  # memory need not hold the model a second time
                     digest.update(part)
         return {"folder": str(self.folder), "sha256": digest.hexdigest()}
 
 
 def saved_start(checkpoint: Path) -> dict[str, str] | None:
-    """The `state` of the weights that the run of a checkpoint started from; None for a model folder of other origin."""
+    """The `state` of the start weights of a checkpoint's run; None if the folder is not a run's checkpoint."""
     file = checkpoint / STATE
     return dict(read_state(checkpoint)["state"]["start"]) if file.is_file() else None
 
 
 def verified(saved: Mapping[str, str], need: str) -> Path:
-    """The folder of the start weights. Raises CheckpointError unless it still holds them; `need`: who asks."""
+    """The folder of the start weights. Raises CheckpointError unless it still holds them. need: the part that needs
+    them, for the error."""
     found = Start(Path(saved["folder"]))
     if not found.folder.is_dir() or found.state() != saved:
         raise CheckpointError(
@@ -75,13 +76,13 @@ _snapshot = partial(
     allow_patterns=["*.json", "*.safetensors", "*.txt", "*.model", "*.tiktoken", "*.jinja", "*.py"],
     ignore_patterns=["original/*", "consolidated*"],  # the same weights once more
 )
-"""The folder of the hub's cache with what is ever loaded of a model: no pickles, no formats of other programs."""
+"""The folder in the hub's cache with only the loadable files of a model: no pickles, no formats of other programs."""
 
 
 def local_folder(path: str, revision: str | None = None) -> Path:
-    """The folder that a user means: a path, where the cache keeps what was converted from GGUF, or where the hub's
-    cache holds the model of that name (at that commit, tag or branch). Raises ConfigError for the revision of a folder,
-    and for one that is not in the cache."""
+    """The folder for a user's `path`: the path itself, the cache's folder of a model converted from GGUF, or the hub
+    cache's folder of the model with that name (at that commit, tag or branch). Raises ConfigError for the revision of a
+    folder, and for a revision that is not in the cache."""
     if is_gguf(path):
         return converted_folder(path, revision)
     folder = _folder_of(path, revision)
@@ -96,13 +97,13 @@ def local_folder(path: str, revision: str | None = None) -> Path:
             f"model.path={path}, model.revision={revision}: the hub's cache does not hold it; download it: "
             f"hf download {path} --revision {revision}"
         )
-    return cached or folder  # whoever loads it says what is wrong with it
+    return cached or folder  # a missing folder fails when it is loaded
 
 
 def fetched_folder(path: str, revision: str | None = None, *, tell: Callable[[str], None]) -> Path:
-    """local_folder, for a model whose weights are needed now: one of the hub that its cache does not hold whole is
-    downloaded, and one in GGUF converted, which `tell` is told before. Raises ConfigError where there is no such model,
-    or no way to it."""
+    """Like local_folder, for a model whose weights are needed now. A model of the hub that is not wholly in the cache
+    is downloaded, and a GGUF model is converted; `tell` gets a note before. Raises ConfigError if there is no such
+    model, or it cannot be downloaded."""
     if is_gguf(path):
         return converted(path, revision, tell=tell)
     folder = _folder_of(path, revision)
@@ -112,8 +113,8 @@ def fetched_folder(path: str, revision: str | None = None, *, tell: Callable[[st
         cached = _cached(path, revision)
     except HFValidationError as e:
         raise ConfigError(
-            f"model.path={path}: there is no such folder, and no model of the hub is called so; give a folder with "
-            "config.json and safetensors, or a name as Qwen/Qwen2.5-0.5B-Instruct is one"
+            f"model.path={path}: no such folder, and not the name of a model of the hub; give a folder with "
+            "config.json and safetensors, or a name such as Qwen/Qwen2.5-0.5B-Instruct"
         ) from e
     if cached is not None and _is_whole(cached):
         return cached
@@ -125,7 +126,7 @@ def fetched_folder(path: str, revision: str | None = None, *, tell: Callable[[st
     )
     try:
         fetched = Path(_snapshot(path, revision=revision))
-    except Exception as e:  # the HTTP client, the disk, ...: after any error there is no model
+    except Exception as e:  # the HTTP client, the disk, ...: any error means that the model is missing
         raise ConfigError(_not_fetched(path, revision, e)) from e
     if not _is_whole(fetched):
         raise ConfigError(_not_fetched(path, revision, None))
@@ -140,16 +141,16 @@ def _folder_of(path: str, revision: str | None) -> Path:
 
 
 def _cached(path: str, revision: str | None) -> Path | None:
-    """Raises HFValidationError for what is no name."""
+    """The model's folder in the hub's cache, if it is there. Raises HFValidationError for an invalid name."""
     try:
         return Path(_snapshot(path, revision=revision, local_files_only=True))
     except LocalEntryNotFoundError as e:
-        found = getattr(e, "snapshot_path", None)  # files are missing, which need not be weights
+        found = getattr(e, "snapshot_path", None)  # files are missing, but perhaps no weights
         return None if found is None else Path(found)
 
 
 def _is_whole(folder: Path) -> bool:
-    """Whether all weights are there: what is loaded elsewhere may have brought the tokenizer alone."""
+    """Whether all weights are there: another program may have downloaded only the tokenizer."""
     index = folder / "model.safetensors.index.json"
     if not index.is_file():
         return any(folder.glob("*.safetensors"))
@@ -180,9 +181,9 @@ def _not_fetched(path: str, revision: str | None, error: Exception | None) -> st
 
 
 def open_policy(folder: Path, hardware: Hardware, *, code: Path | None = None) -> Policy:
-    """The policy in a model folder or checkpoint, verified byte by byte where it has a manifest. code: the folder whose
-    Python files the user trusts, for a model that needs such. Raises CheckpointError for a damaged one, also where the
-    base of an adapter is no longer what it was trained on; ConfigError."""
+    """The policy in a model folder or checkpoint, verified byte by byte if it has a manifest. code: the folder whose
+    Python files the user trusts, for a model that needs its own code. Raises CheckpointError for a damaged checkpoint,
+    or if an adapter's base has changed since its training; ConfigError."""
     base = open_base(folder)
     policy = load_policy(base or folder, dtype=hardware.dtype, device=hardware.device, code=code)
     if base is not None:
@@ -191,7 +192,7 @@ def open_policy(folder: Path, hardware: Hardware, *, code: Path | None = None) -
 
 
 def open_base(folder: Path) -> Path | None:
-    """The folder of the model that the adapter in `folder` changes, verified; None where `folder` holds a whole one."""
+    """The verified folder of the base model of the adapter in `folder`; None if `folder` holds a whole model."""
     if (folder / MANIFEST).is_file():
         verify_directory(folder)
     base = adapter_base(folder)
@@ -209,8 +210,8 @@ def open_reference(
     *,
     code: Path | None = None,
 ) -> Reference | None:
-    """What the KL term is measured against, where there is one; of a run that is resumed as it was at `checkpoint`.
-    Raises CheckpointError where that cannot be had."""
+    """The reference model of the KL term; None if the algorithm needs no reference. In a resumed run it is restored as
+    it was at `checkpoint`. Raises CheckpointError if it cannot be restored."""
     if not algorithm.needs_reference:
         return None
     start = None
@@ -228,14 +229,14 @@ def open_reference(
     return reference
 
 
-# --- A model's shape without its weights: what `model.shape` says of it, its config.json, or both where they agree.
+# --- A model's shape without its weights: from `model.shape`, from its config.json, or from both if they agree.
 
 LONGEST = "max_position_embeddings"
 
 
 def config_of(shape: Mapping[str, Any]) -> PretrainedConfig:
-    """The configuration that these keys of a config.json describe, model_type among them. Raises ConfigError for keys
-    that such a model does not have."""
+    """The configuration with these keys of a config.json, model_type among them. Raises ConfigError for keys that this
+    type of model does not have."""
     kind = shape.get("model_type")
     facts = {key: value for key, value in shape.items() if key != "model_type"}
     try:
@@ -249,8 +250,8 @@ def config_of(shape: Mapping[str, Any]) -> PretrainedConfig:
 
 
 def refuse_other_shape(folder: Path, shape: Mapping[str, Any] | None, *, trust_remote_code: bool = False) -> None:
-    """Raise ConfigError where the model in `folder` is not of that shape. It may be good for more positions, as some
-    variants of a model are."""
+    """Raise ConfigError if the model in `folder` has another shape. Only its number of positions may be larger, as in
+    some variants of a model."""
     if shape is None:
         return
     found = (trusted_config if trust_remote_code else plain_config)(folder).to_dict()
@@ -265,7 +266,8 @@ def refuse_other_shape(folder: Path, shape: Mapping[str, Any] | None, *, trust_r
 
 
 def weightless(config: PretrainedConfig, code: Path | None = None) -> PreTrainedModel:
-    """The model with tensors that have shapes, and neither memory nor values. code: as in policy.load_policy."""
+    """The model on the meta device: its tensors have shapes, but neither memory nor values. code: see
+    policy.load_policy."""
     with torch.device("meta"):
         own = AutoModelForCausalLM.from_config if code is None else trusted_class(code)._from_config
         model: PreTrainedModel = own(config)

@@ -1,4 +1,5 @@
-"""`agentgrpo check WHAT`: numerics, the trainer against a scalar reference; judge, whether it can be trusted."""
+"""`agentgrpo check WHAT`: `numerics` compares the trainer with a scalar reference; `judge` tests whether the judge can
+be trusted."""
 
 from __future__ import annotations
 
@@ -23,7 +24,7 @@ from agentgrpo.tasks.base import TaskDataset
 
 
 def check(config: Mapping[str, Any], command: Command) -> VerbResult:
-    """`agentgrpo check WHAT`: exit code 0 if everything is as it should be, else 1."""
+    """`agentgrpo check WHAT`: exit code 0 if nothing is wrong, else 1."""
     what, labels = command.arguments["what"], command.arguments["labels"]
     checks: dict[str, Callable[..., VerbResult]] = {
         "numerics": _check_numerics,
@@ -31,7 +32,7 @@ def check(config: Mapping[str, Any], command: Command) -> VerbResult:
     }
     if what not in checks:
         raise ConfigError(
-            f"check {what}; there are agentgrpo check {' and agentgrpo check '.join(checks)}."
+            f"check {what}; allowed are agentgrpo check {' and agentgrpo check '.join(checks)}."
             + did_you_mean(what, checks)
         )
     if labels is not None and what != "judge":
@@ -54,7 +55,7 @@ def _check_judge(config: Mapping[str, Any], *, as_json: bool, labels: str | None
     labelled = read_labels(Path(labels)) if labels is not None else []
     members: Mapping[str, Mapping[str, Any]] = members_of(config)
     if members and labels is not None:
-        raise ConfigError(f"--labels {labels} with a suite, whose members have judges of their own; check one of them")
+        raise ConfigError(f"--labels {labels} with a suite: each member has its own judge; check one member")
     reports = {name: _report(own, labelled) for name, own in (members or {"": config}).items()}
     if as_json:
         rows = {name: report.json() for name, report in reports.items()}

@@ -1,11 +1,11 @@
-"""`agentgrpo check numerics`: what an update computes, held against a scalar reference on this machine and device.
+"""`agentgrpo check numerics`: compares an update's computations with a scalar reference on this machine and device.
 
     losses      every loss x aggregation x KL x correction: the trainer's objective on given log-probs, value and
                 gradient, in float64 (float32 where the device has no wider one)
     advantages  every advantage
     updates     the gradients of the real trainer on a small random model in float32
 
-What is not equal within its tolerance is named. Nothing is loaded, downloaded or written.
+Variants that differ by more than their tolerance are named. Nothing is loaded, downloaded or written.
 """
 
 from __future__ import annotations
@@ -42,35 +42,36 @@ from agentgrpo.training.policy import Policy, init_policy
 from agentgrpo.training.trainer import Trainer
 from agentgrpo.training.update_metrics import Totals
 
-# --- A number that was computed against what it should be, and many of them as a table.
+# --- Comparisons of a computed number with the reference, and a table of them.
 
 Keys = Mapping[str, Any]
 """Keys of the algorithm node."""
 
 
 class Comparison(NamedTuple):
-    """Of one variant. Errors are relative: to the largest number of the reference, values below 1 to 1."""
+    """Comparison of one variant. Errors are relative to the largest number of the reference, or to 1 if that is
+    smaller."""
 
     part: str
     """losses | advantages | updates"""
     keys: Keys
     value_error: float
     gradient_error: float | None
-    """None = it has no gradient."""
+    """None for a variant without a gradient."""
     tolerance: float
 
     @property
     def equal(self) -> bool:
-        # Both are false for NaN.
+        # Both comparisons are false for NaN.
         return self.value_error <= self.tolerance and (self.gradient_error or 0.0) <= self.tolerance
 
     @property
     def name(self) -> str:
-        """As overrides of the command line."""
+        """The keys as command-line overrides."""
         return " ".join(override(f"algorithm.{key}", value) for key, value in self.keys.items())
 
     def state(self) -> dict[str, Any]:
-        """For JSON; an error that is not finite is null."""
+        """The comparison as JSON; an error that is not finite is null."""
         return {
             "part": self.part,
             "keys": dict(self.keys),
@@ -82,14 +83,14 @@ class Comparison(NamedTuple):
 
 
 def relative_error(found: Sequence[float], expected: Sequence[float], *, least: float = 0.0) -> float:
-    """The largest difference over the largest expected number, which counts as `least` at least; NaN where one is."""
+    """The largest difference divided by the largest expected number (at least `least`); NaN if any number is NaN."""
     difference = worst(abs(f - e) for f, e in zip(found, expected, strict=True))
     scale = max(least, worst(map(abs, expected)))
     return difference / scale if scale else math.inf if difference else 0.0
 
 
 def worst(errors: Iterable[float]) -> float:
-    """The largest; NaN is larger than anything."""
+    """The largest error; NaN counts as the largest."""
     return max(errors, key=lambda error: (error != error, error))
 
 
@@ -98,11 +99,11 @@ SHOWN: Mapping[str, Sequence[str]] = {
     "advantages": ("advantage",),
     "updates": ("loss",),
 }
-"""part -> the keys whose options have a line of the table each."""
+"""Part -> the keys of which each option has a line in the table."""
 
 
 def table(comparisons: Sequence[Comparison]) -> list[str]:
-    """A line per part and option: how many variants have it, and their worst errors."""
+    """A line per part and option: the number of variants with that option, and their worst errors."""
     rows: dict[tuple[str, str], list[Comparison]] = {}
     for part, keys in SHOWN.items():
         for key in keys:
@@ -119,12 +120,12 @@ def table(comparisons: Sequence[Comparison]) -> list[str]:
 
 
 def _text(value: object) -> str:
-    """As it is written on the command line."""
+    """The value as written on the command line."""
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 
 def _number(error: float | None) -> float | None:
-    """As JSON has it: null where it is no number."""
+    """The error for JSON: null if it is not a finite number."""
     return error if error is not None and math.isfinite(error) else None
 
 
@@ -140,19 +141,19 @@ CHOSEN: Sequence[Keys] = (
         "loss_args": {"k_positive": 1.5, "lambda_positive": 1.0, "k_negative": 2.5, "lambda_negative": 0.5},
     },
 )
-"""Losses with other than their published values."""
+"""Losses with values other than the published ones."""
 KL_COEF = 0.3
 MAX_SAMPLED_TOKENS = 7
 CHUNK_TOKENS = 5
-"""Fewer than an answer pair has: chunks cut through answers."""
+"""Fewer than the tokens of an answer pair, so that chunks cut through answers."""
 TOLERANCES = {torch.float64: 1e-6, torch.float32: 1e-4}
 EPS = 1e-3
-"""Of the advantages; large enough to be seen."""
+"""Epsilon of the advantages, large enough to be visible in the results."""
 
 
 def variants() -> Iterator[dict[str, Any]]:
-    """Every mix, as keys of the algorithm node; of values that are not the published ones those with one aggregation,
-    whose weights they do not touch."""
+    """Every combination, as keys of the algorithm node. Losses with unpublished values are combined with one
+    aggregation only, whose weights do not depend on them."""
     published: list[Keys] = [{"loss": name} for name in LOSSES]
     losses = [*itertools.product(published, AGGREGATIONS), *itertools.product(CHOSEN, ["token_mean"])]
     kls: list[Keys] = [{"kl_coef": 0.0}]
@@ -167,10 +168,10 @@ def variants() -> Iterator[dict[str, Any]]:
 
 
 def compare_losses(device: torch.device, dtype: torch.dtype | None = None) -> Iterator[Comparison]:
-    """dtype: that of the log-probs; None = the widest that the device has."""
+    """dtype: of the log-probs; None = the widest that the device has."""
     dtype = dtype or (torch.float32 if device.type == "mps" else torch.float64)
     for keys in variants():
-        algorithm = Algorithm(**keys, mini_batches=2)  # so that the old policy may be another one
+        algorithm = Algorithm(**keys, mini_batches=2)  # so that the old policy can differ from the policy
         value, gradient = objective(golden.ANSWERS, algorithm, device, dtype)
         slopes = golden.gradient(golden.ANSWERS, algorithm, corrected=True)
         yield Comparison(
@@ -185,8 +186,8 @@ def compare_losses(device: torch.device, dtype: torch.dtype | None = None) -> It
 def objective(
     answers: Sequence[GoldenSample], algorithm: Algorithm, device: torch.device, dtype: torch.dtype
 ) -> tuple[float, list[float]]:
-    """The trainer's objective on given log-probs and its gradient by each of them: packed, weighted and taken in chunks
-    as in an update. `answers` stand in the order of their groups."""
+    """The trainer's objective on given log-probs and its gradient by each log-prob: packed, weighted and chunked as in
+    an update. `answers` are sorted by group."""
 
     def tensor(values: Iterable[Sequence[float]]) -> Tensor:
         return torch.tensor(list(itertools.chain.from_iterable(values)), device=device, dtype=dtype)
@@ -238,9 +239,8 @@ def compare_advantages() -> Iterator[Comparison]:
 
 
 # --- Gradients of the real trainer against plain autograd: a small random model, rows with padding, all logits at once.
-#
-# What the trainer does to be fast (shared prompts, packed attention, chunks of the head, micro-batches, a second pass
-# for sample ratios) is left out on the plain side; what the loss is comes from grpo.golden.
+# The plain side leaves out the trainer's optimisations (shared prompts, packed attention, chunks of the head,
+# micro-batches, a second pass for sample ratios); its loss comes from grpo.golden.
 
 UPDATES: Sequence[Keys] = (
     {"loss": "clipped", "loss_args": {"clip_dual": 3.0}, "aggregation": "sequence_mean", "correction": "sequence_mask"},
@@ -256,15 +256,15 @@ UPDATES: Sequence[Keys] = (
      "correction": "none"},
 )  # fmt: skip
 MINI_BATCHES = 2
-"""At the second one the old policy is another one."""
+"""From the second mini-batch on, the old policy differs from the policy."""
 VOCABULARY = 48
 TEMPERATURE = 0.7
 TOLERANCE = 1e-4
-"""Of float32 sums in another order."""
+"""Tolerance for float32 sums in another order."""
 
 
 class OptimizerStep(NamedTuple):
-    """What the trainer was about to do: its weights, the loss there, and the gradients by parameter name."""
+    """The state before an optimizer step: the weights, the loss, and the gradients by parameter name."""
 
     weights: Mapping[str, Tensor]
     loss: float
@@ -310,7 +310,7 @@ def _policy(seed: int, device: str) -> Policy:
 
 
 def _samples() -> list[TrainingSample]:
-    """Groups with a shared prompt; each sample samples, reads, samples and reads again."""
+    """Groups with a shared prompt; each sample alternates sampled and given segments."""
     rng = random.Random(0)
 
     def tokens(low: int, high: int) -> list[int]:
@@ -339,7 +339,7 @@ def _samples() -> list[TrainingSample]:
 
 @torch.no_grad()
 def _sampled(model: PreTrainedModel, samples: Sequence[TrainingSample]) -> list[TrainingSample]:
-    """The samples with log-probs of a sampler that is not quite `model`."""
+    """The samples with log-probs of a sampler that differs slightly from `model`."""
     rng, sampled = random.Random(1), []
     for sample, logprobs in zip(samples, _scores(model, samples).logprobs, strict=True):
         values = iter(logprobs.tolist())
@@ -381,7 +381,7 @@ def _plain(
     algorithm: Algorithm,
     samples: Sequence[TrainingSample],
 ) -> tuple[float, dict[str, Tensor]]:
-    """Loss and gradients of one optimizer step, by rows, padding and full logits."""
+    """Loss and gradients of one optimizer step, with one row per sample, padding and full logits."""
     model.zero_grad()
     now = _scores(model, samples)
     with torch.no_grad():
@@ -413,7 +413,7 @@ def _plain(
 
 
 class Scores(NamedTuple):
-    """[loss tokens] of each sample."""
+    """Log-probs and entropies of each sample, [loss tokens]."""
 
     logprobs: list[Tensor]
     entropies: list[Tensor]
@@ -438,7 +438,7 @@ def _scores(model: PreTrainedModel, samples: Sequence[TrainingSample]) -> Scores
 
 
 def _distance(found: Mapping[str, Tensor], expected: Mapping[str, Tensor]) -> float:
-    """|found - expected| / |expected| over all parameters together; NaN where they are not the same parameters."""
+    """|found - expected| / |expected| over all parameters together; NaN if the parameter names differ."""
     if found.keys() != expected.keys():
         return float("nan")
     a, b = (torch.cat([tensors[n].double().cpu().flatten() for n in expected]) for tensors in (found, expected))
@@ -446,7 +446,7 @@ def _distance(found: Mapping[str, Tensor], expected: Mapping[str, Tensor]) -> fl
 
 
 NAMED = 10
-"""Variants that are not equal and are named; the rest is counted."""
+"""Number of unequal variants that are named; the rest is counted."""
 
 
 class Numerics(NamedTuple):
@@ -454,7 +454,7 @@ class Numerics(NamedTuple):
     device: str
     seconds: float
     own: Sequence[str] = ()
-    """Functions of the user's in the algorithm: nothing else says what they should give."""
+    """User functions in the algorithm; they have no reference to compare with."""
 
     @property
     def unequal(self) -> list[Comparison]:
@@ -485,11 +485,11 @@ class Numerics(NamedTuple):
 
 
 def check_numerics(device: str, own: Sequence[str] = ()) -> Numerics:
-    """own: Numerics.own. Raises ConfigError for a device that this machine has not."""
+    """own: see Numerics.own. Raises ConfigError if this machine lacks the device."""
     start, threads = time.perf_counter(), torch.get_num_threads()
     torch.set_num_threads(1)  # for a few numbers at a time, more threads only wait for each other
     try:
-        # The updates come first: they know how to say that a device is missing.
+        # The updates come first, because they raise a clear error for a missing device.
         updates = list(compare_updates(device))
         losses = list(compare_losses(torch.device(device)))
     finally:

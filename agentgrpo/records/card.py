@@ -90,5 +90,5 @@ def _number(value: float) -> str:
 
 
 def _text(text: str) -> str:
-    """On one line, and no markup: a task's name or a path may hold anything."""
+    """`text` on one line, with markup escaped, since a task's name or a path may hold anything."""
     return re.sub(r"([\\|`*_<\[#])", r"\\\1", " ".join(text.split()))

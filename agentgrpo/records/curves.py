@@ -1,12 +1,12 @@
-"""Curves drawn with characters: in Braille dots where a terminal has them, in ASCII elsewhere.
+"""Curves drawn with characters: in Braille dots if the terminal has them, else in ASCII.
 
     reward  0.479 -> 0.926
      1.012             .-'''''--''''-'
            .--'''-----'
      0.479 '
 
-As many side by side as there is room for. Where a curve has more steps than the drawing has columns, a column is the
-mean of its steps.
+Curves stand side by side as far as there is room. If a curve has more steps than its drawing has columns, each column
+shows the mean of its steps.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ from rich.cells import cell_len, set_cell_size
 
 ROWS = 4
 LEAST_WIDTH = 38
-"""Of one curve; in a terminal that is narrower there is one, as wide as that."""
+"""Minimum width of a curve beside others; in a narrower terminal, one curve takes the whole width."""
 GAP = 2
 ENDS = 5
-"""Steps that the first and the last value are the mean of, where there are twice as many."""
+"""Number of steps whose mean is the first or the last value; fewer if the curve has less than twice as many."""
 _DOTS = ((0x40, 0x04, 0x02, 0x01), (0x80, 0x20, 0x10, 0x08))
 """Braille: the bit of each dot of a cell's left and right column, from the bottom."""
 _STROKES = ".-'"
@@ -37,7 +37,7 @@ class Curve(NamedTuple):
 
 
 def curves_of(rows: Sequence[Mapping[str, float | None]], names: Mapping[str, str]) -> list[Curve]:
-    """names: tag -> what it is called; those that no row measured are left out, as is what is no finite number."""
+    """names: tag -> name of its curve. Tags without values are left out, and so are values that are not finite."""
     found = []
     for tag, name in names.items():
         points = [(int(row["step"] or 0), float(value)) for row in rows if (value := row.get(tag)) is not None]
@@ -47,7 +47,7 @@ def curves_of(rows: Sequence[Mapping[str, float | None]], names: Mapping[str, st
 
 
 def curve_lines(curves: Sequence[Curve], *, width: int, has_unicode: bool) -> Iterator[str]:
-    """All of them, in lines of at most `width` cells."""
+    """The drawings of all curves, in lines of at most `width` cells."""
     if not curves:
         return
     beside = min(len(curves), max(1, (width + GAP) // (LEAST_WIDTH + GAP)))
@@ -78,11 +78,11 @@ def _block(curve: Curve, last: int, *, width: int, has_unicode: bool) -> list[st
 
 
 def _heights(points: Sequence[tuple[int, float]], last: int, columns: int, levels: int) -> list[int | None]:
-    """Per column the level of its mean, 0 = the lowest value of all; None where it has no step. A curve that is flat
-    lies in the middle."""
+    """For each column the level of its mean, 0 = the lowest value of all; None if it has no step. A flat curve lies in
+    the middle."""
     found: list[list[float]] = [[] for _ in range(columns)]
     for step, value in points:
-        shared = last >= columns  # or each step has a column, and the last one the last
+        shared = last >= columns  # else each step has a column, and the last step the last column
         found[step * columns // (last + 1) if shared else step * (columns - 1) // max(1, last)].append(value)
     low, high = min(v for _, v in points), max(v for _, v in points)
     return [
@@ -96,7 +96,7 @@ def _heights(points: Sequence[tuple[int, float]], last: int, columns: int, level
 
 
 def _joined(heights: Sequence[int | None]) -> list[int | None]:
-    """Columns between two that have a level get one on the line between them."""
+    """The heights, with columns between two known ones filled along the line between them."""
     known = [(i, height) for i, height in enumerate(heights) if height is not None]
     joined = list(heights)
     for (left, before), (right, after) in pairwise(known):
@@ -118,7 +118,7 @@ def _braille(points: Sequence[tuple[int, float]], last: int, columns: int) -> li
 
 
 def _reach(before: int | None, height: int) -> Iterable[int]:
-    """The dots of a column: from next to where the last one stands to its own height."""
+    """The dots of a column: from next to the last column's height to its height."""
     if before is None or abs(height - before) <= 1:
         return (height,)
     return range(before + 1, height + 1) if height > before else range(height, before)
@@ -133,7 +133,7 @@ def _ascii(points: Sequence[tuple[int, float]], last: int, columns: int) -> list
 
 
 def _short(value: float) -> str:
-    """In at most seven characters, but for numbers that are very small or large."""
+    """`value` in at most seven characters, unless it is very small or large."""
     if value and not 0.001 <= abs(value) < 100_000:
         return f"{value:.1e}"
     return f"{value:.0f}" if abs(value) >= 1000 else f"{value:.1f}" if abs(value) >= 100 else f"{value:.3f}"

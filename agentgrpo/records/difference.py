@@ -1,4 +1,4 @@
-"""Where two recorded sequences part."""
+"""Compares two recorded sequences."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 
 def first_difference(a: Sequence[Any], b: Sequence[Any]) -> int | None:
-    """Position of the first element that differs, the end of the shorter one among them; None where they are equal."""
+    """Position of the first element that differs, or the end of the shorter sequence; None if they are equal."""
     if a == b:
         return None
     return next((i for i, (x, y) in enumerate(zip(a, b, strict=False)) if x != y), min(len(a), len(b)))

@@ -1,7 +1,7 @@
-"""What a live screen draws, in whatever room there is: a line of progress, metrics and their trends, the last episode.
+"""The frame of a live screen, fitted to the terminal: a progress line, metrics and their trends, the last episode.
 
-Nothing wraps. Where there is little width, columns, the bar and the time left go first, then names are cut; where there
-is little height, the episode goes first. All texts are those that Screen has cleaned."""
+Nothing wraps. On a narrow terminal columns, the bar and the time left are dropped first, then names are cut. On a low
+terminal the episode is dropped first. Screen has cleaned all texts."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ LEAST_NAME = 12
 
 
 class Spelled(NamedTuple):
-    """One way to say how far work is: before the bar, and after it."""
+    """One wording of the progress: the text before the bar, and the text after it."""
 
     left: str
     right: str = ""
@@ -32,10 +32,10 @@ class Spelled(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProgressLine:
-    """One line, with the first of the `ways` that there is room for, and a bar where there still is some."""
+    """One line, with the first of the `ways` that fits, and a bar if there is room for it."""
 
     ways: Callable[[], Sequence[Spelled]]
-    """The longest first; asked at every redrawing, so that a time left falls."""
+    """The longest first; called at every redraw, so that the time left falls."""
     done: float
     total: float | None
     most_bar: int = MOST_BAR
@@ -70,11 +70,11 @@ class Trended(NamedTuple):
 
 HEADINGS = Trended("", "now", "start", "change")
 COLUMNS = (("now", "start", "change"), ("now", "change"), ("now",))
-"""What is shown of a metric, the widest first."""
+"""The columns shown of a metric, the widest choice first."""
 
 
 def trend_lines(rows: Sequence[Trended], width: int) -> list[str]:
-    """The heading and a line per metric; a name too long keeps its end, which tells it from its neighbours."""
+    """The heading and a line per metric. A name that is too long keeps its end, where names differ most."""
     longest = max(cell_len(row.name) for row in rows)
     for shown in COLUMNS:
         widths = [max(cell_len(getattr(row, column)) for row in (HEADINGS, *rows)) for column in shown]
@@ -111,7 +111,7 @@ class Frame:
         if self.incidents:
             yield _whole(self.incidents)
             height -= 1
-        room = min(EPISODE_LINES, height - 3)  # its border has two, and one says that it is not whole
+        room = min(EPISODE_LINES, height - 3)  # two lines of border, and one that marks a cut
         if self.episode and room >= LEAST_EPISODE_LINES:
             lines = [*["..."] * (len(self.episode) > room), *self.episode[-room:]]
             body = Text("\n".join(lines), no_wrap=True, overflow="ellipsis")
@@ -123,7 +123,7 @@ def _whole(line: str, style: str = "") -> Text:
 
 
 def cut(text: str, width: int) -> str:
-    """`text` in at most `width` cells; what is cut off is an ellipsis."""
+    """`text` in at most `width` cells; an ellipsis replaces the rest."""
     return text if cell_len(text) <= width else f"{set_cell_size(text, width - 1)}…" if width > 0 else ""
 
 
@@ -136,8 +136,8 @@ def _tail(name: str, width: int) -> str:
 
 
 class SteadyLive(Live):
-    """Draws over itself also where the terminal has become narrower meanwhile: that has broken the lines that are there
-    into more rows than were drawn, as terminals of today do."""
+    """Draws over itself even if the terminal has become narrower since. A modern terminal then breaks the lines on the
+    screen into more rows than were drawn."""
 
     def __init__(self, frame: Callable[[], ConsoleRenderable], console: Console, *, transient: bool = False) -> None:
         self._drawn = _Measured(frame)
@@ -153,7 +153,7 @@ class SteadyLive(Live):
 
 
 class _Measured:
-    """What a frame was drawn as: how wide the terminal was, and each line."""
+    """Records the terminal's width and the length of each line when a frame is drawn."""
 
     def __init__(self, frame: Callable[[], ConsoleRenderable]) -> None:
         self._frame = frame

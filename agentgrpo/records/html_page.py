@@ -1,4 +1,4 @@
-"""What all pages that a browser opens from disk have in common: where one may be written, what its policy admits."""
+"""Shared code of the pages that a browser opens from disk: allowed places, content security policy, JSON."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ _HEAD_BYTES = 4096
 
 
 def admitted(text: str) -> str:
-    """A style or script as a source of a Content-Security-Policy, which then runs exactly this one."""
+    """The source expression for a Content-Security-Policy that admits exactly this style or script."""
     return f"'sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}'"
 
 
 def require_place(out: Path, *, verb: str, mark: bytes, example: str) -> None:
-    """Raises ConfigError unless a page of `verb`, which has `mark` in its head, can be there: in place of nothing or of
-    another one. example: a file's name, for who gives a folder."""
+    """Raises ConfigError unless a page of `verb` may be written to `out`: only an earlier page may be there, known by
+    `mark` in its head. example: a file's name for the error about a folder."""
     if out.is_dir():
-        raise ConfigError(f"--out {out} is a folder; give a file in it, such as {out / example}")
+        raise ConfigError(f"--out {out} is a folder; give a file, such as {out / example}")
     if out.exists() and not _has(out, mark):
         raise ConfigError(
             f"{out} exists and is no page of agentgrpo {verb}; remove it, or give another file with --out"
@@ -40,7 +40,7 @@ def _has(path: Path, mark: bytes) -> bool:
 
 
 def json_text(value: Any, *, indent: int | None = None) -> str:
-    """`value` as JSON, in ASCII. JSON has no infinity, no NaN and no dates: these are their text."""
+    """`value` as JSON, in ASCII. JSON has no infinity, no NaN and no dates: these become texts."""
     return json.dumps(_strict(value), indent=indent, default=str, allow_nan=False)
 
 

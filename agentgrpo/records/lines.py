@@ -1,4 +1,4 @@
-"""Lines of text for people: what each says, how it looks on a terminal, and how texts of a model get into one."""
+"""Lines of text for people: their text, their style on a terminal, and how to put a model's text into a line."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from typing import Any, NamedTuple
 
 class TextLine(NamedTuple):
     text: str
-    """With line breaks where it is a block: every one of its lines is indented."""
+    """May have line breaks; then every line is indented."""
     style: str = ""
-    """Of rich; seen on terminals only."""
+    """A style of rich; only terminals show it."""
     indent: int = 0
 
 
@@ -19,7 +19,7 @@ HEADING, ADDED, CHANGED, REMOVED, FAILED, QUIET = "bold", "green", "yellow", "re
 
 
 def one_line(text: str) -> str:
-    """`text` so that it stays on its line: a sampled text must not look like lines of ours."""
+    """`text` with its line breaks escaped: a sampled text must not look like lines of ours."""
     return "\\n".join(text.splitlines())
 
 

@@ -1,4 +1,4 @@
-"""The run's numbers: `metrics.jsonl`, which repeats byte for byte, and the clocks, which cannot.
+"""The run's numbers: `metrics.jsonl`, which equal runs repeat byte for byte, and the logs of clocks, which differ.
 
     metrics.jsonl   {"step":12,"advantages/std":0.98,"correctness":0.5,...}     one row per step, exactly once
     timings.jsonl   {"step":12,"throughput/tokens_per_s":812.5,...}             any number of rows per step
@@ -28,22 +28,22 @@ METRICS = "metrics.jsonl"
 TIMINGS = "timings.jsonl"
 PROFILE = "profile.jsonl"
 CLOCKS = ("time/", "throughput/")
-"""Tags that begin like this depend on clocks."""
+"""Prefixes of tags that depend on clocks."""
 _CUT_BACK = "`agentgrpo resume` cuts the log back to its last checkpoint"
 
 
 class MetricsLog:
-    """Appends to the logs of a run directory (StorageError where it cannot). A row of metrics.jsonl is on the disk when
-    the call returns. Rows of clocks survive a kill at once; they are put on the disk when `logs` is taken for a
-    checkpoint: a resumed run takes none that are younger than that."""
+    """Appends to the logs of a run directory; raises StorageError if it cannot. A row of metrics.jsonl is on the disk
+    when the call returns. Rows of clocks survive a kill at once, but are put on the disk only by `logs`, for a
+    checkpoint, because a resumed run drops younger rows."""
 
     def __init__(self, run_dir: Path) -> None:
         self._run_dir = run_dir
         self._last_step: int | None = None
 
     def step(self, step: int, tags: Mapping[str, float]) -> None:
-        """The row of one step. Steps only rise: raises ValueError for a step that is already recorded, and for a clock
-        among the tags (those go to `clock`)."""
+        """Append the row of one step. Steps only rise: raises ValueError for a step that is already recorded, and for a
+        tag that depends on a clock (such tags go to `clock`)."""
         if clocks := sorted(tag for tag in tags if tag.startswith(CLOCKS)):
             raise ValueError(f"{clocks[0]} depends on a clock: record it with clock(), not in {METRICS}")
         if self._last_step is None:
@@ -57,16 +57,16 @@ class MetricsLog:
         self._last_step = step
 
     def clock(self, step: int, tags: Mapping[str, float]) -> None:
-        """A row of seconds and rates of one step, and of what else does not repeat: a judge's bill."""
+        """Append a row of one step's seconds and rates, and of other numbers that do not repeat, as a judge's bill."""
         append_lines(self._run_dir / TIMINGS, [_row(step, tags)], synced=False)
 
     def profile(self, step: int, seconds: Mapping[str, float]) -> None:
-        """A step's wall time: its `total`, and the stages that add up to it."""
+        """Append a step's wall time: its `total`, and the stages that add up to it."""
         append_lines(self._run_dir / PROFILE, [_row(step, seconds)], synced=False)
 
     def logs(self) -> list[dict[str, Any]]:
-        """The logs that a checkpoint is tied to, as they are: seals (see records.seals). The clocks are not tied to it
-        (see `clock_offset`), but they are on the disk when this returns, as the checkpoint's past."""
+        """The seals (see records.seals) of the logs that a checkpoint is tied to. Logs of clocks are not tied to it
+        (see `clock_offset`), but are put on the disk, as the checkpoint's past."""
         for clocks in (TIMINGS, PROFILE):
             sync(self._run_dir / clocks)
         return [asdict(prefix(self._run_dir, name)) for name in (METRICS, SEALS)]
@@ -84,8 +84,8 @@ def _row(step: int, tags: Mapping[str, float]) -> str:
 
 
 def read_metrics(path: Path, *, torn: Literal["refused", "left out"] = "refused") -> list[dict[str, Any]]:
-    """The rows of a log, in order; [] where there is no file. torn: what becomes of a last row that has no end, as one
-    that is being written. Raises DataError naming file, line and reason."""
+    """The rows of a log, in order; [] if the file does not exist. torn: how to treat an incomplete last row, such as a
+    row that is being written. Raises DataError naming file, line and reason."""
     lines = path.read_bytes().splitlines(keepends=True) if path.exists() else []
     if torn == "left out" and lines and not lines[-1].endswith(b"\n"):
         lines.pop()
@@ -117,8 +117,8 @@ def _is_number(value: object) -> bool:
 
 
 def clock_offset(path: Path, step: int) -> int:
-    """How many bytes of a log of clocks belong to steps before `step`: up to the first row of `step` or a later one, or
-    the first that cannot be read. (Kept out of the checkpoint, whose bytes would otherwise depend on clocks.)"""
+    """How many bytes of a log of clocks belong to steps before `step`: up to the first row of `step` or a later step,
+    or the first unreadable row. (A checkpoint does not store this number, since its bytes would depend on clocks.)"""
     offset = 0
     for line in path.read_bytes().splitlines(keepends=True) if path.exists() else []:
         try:

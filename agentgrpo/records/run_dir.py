@@ -1,15 +1,15 @@
-"""A run's directory for those who only read it: `view`, `show`, `replay`, `diff` and `report`.
+"""Reads a run's directory, for `view`, `show`, `replay`, `diff` and `report`.
 
     config.yaml           the configuration; environment.json, versions and machine
     metrics.jsonl         records.metrics, with timings.jsonl and profile.jsonl
     trajectories/         records.trajectories: train-000012.jsonl, eval-start-greedy.jsonl, ...
-    seals.jsonl           records.seals: what these files held when they were written
-    eval.json             the comparison, once there is one; evaluated.json, of which weights (agentgrpo eval)
-    stopped.json          records.run_dir: why it ended before its end, until it goes on
+    seals.jsonl           records.seals: sizes and hashes of these files when they were written
+    eval.json             the comparison, once made; evaluated.json, the weights compared (agentgrpo eval)
+    stopped.json          records.run_dir: why the run stopped early, until it continues
     checkpoints/          model folders: step-000040 holds the weights after 40 steps
 
-Nothing is locked, so that a run may be under way: what it is about to write is not there yet, and a last row that is
-torn is left out.
+Nothing is locked, because the run may be in progress: files that it has yet to write are missing, and an incomplete
+last row is left out.
 """
 
 from __future__ import annotations
@@ -33,21 +33,21 @@ from agentgrpo.records.metrics import METRICS, PROFILE, TIMINGS, read_metrics
 from agentgrpo.records.seals import SEALS, Seal, is_whole, problems
 from agentgrpo.records.trajectories import TrajectoryRecord, read_trajectories
 
-# --- stopped.json: why a run ended before its end, until it goes on.
+# --- stopped.json: why a run stopped early, until it continues.
 #
 #     {"step": 12, "max_steps": 40, "reason": "the budget is spent: budget.per_run.calls.web=100, ...",
 #      "raised": "budget.per_run.calls.web=200"}
 #
-# step: done in all; step and max_steps are null of an evaluation. raised: what to add to the command line that goes on
-# with it; "" where that needs nothing.
+# step: completed steps in all; step and max_steps are null for an evaluation. raised: the setting to add to the command
+# that continues the run; "" if none is needed.
 
 STOPPED = "stopped.json"
 _ADVICE = "; go on with: "
-"""What follows it in a message is how to go on at the time."""
+"""Separates an error's message from the advice on how to continue."""
 
 
 def write_stop(run_dir: Path, error: Exception, *, step: int | None, max_steps: int | None) -> None:
-    """Raises StorageError."""
+    """Write stopped.json. Raises StorageError."""
     found = {
         "step": step,
         "max_steps": max_steps,
@@ -63,7 +63,7 @@ def forget_stop(run_dir: Path) -> None:
 
 
 def stop_sentence(stopped: Mapping[str, Any]) -> str:
-    """For people."""
+    """A sentence for people that says where and why the run stopped."""
     step, of = stopped.get("step"), stopped.get("max_steps")
     if not (isinstance(step, int) and isinstance(of, int)):
         where = ""
@@ -75,7 +75,7 @@ def stop_sentence(stopped: Mapping[str, Any]) -> str:
 
 
 def _reason(error: Exception) -> str:
-    """Without what the run itself has added to it: that it stops, and how to go on."""
+    """The error's message without the run's additions: that it stops, and how to continue."""
     origin = error.__cause__ if type(error.__cause__) is type(error) else error
     text = " ".join(str(origin).partition(_ADVICE)[0].split()).removeprefix("stopped by ")
     return text if isinstance(error, AgentGrpoError) else f"{type(error).__name__}: {text}"
@@ -85,7 +85,7 @@ CONFIG = "config.yaml"
 TRAJECTORIES = "trajectories"
 EVAL = "eval.json"
 EVALUATED = "evaluated.json"
-"""Of `agentgrpo eval`: which weights."""
+"""Written by `agentgrpo eval`: the weights that were compared."""
 _TRAIN = re.compile(r"train-(\d{6,})")
 _EVAL = re.compile(r"eval-(.+)-(greedy|sampled)")
 _CHECKPOINT = re.compile(r"step-(\d{6,})")
@@ -95,8 +95,8 @@ _SHOWN = 8
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrajectoryFile:
-    """One file of episodes. Of training it has a `step`; of an evaluation `policy` ("start", "end", or a baseline's
-    name) and `mode`."""
+    """One file of episodes. A file of training has a `step`; a file of an evaluation has `policy` ("start", "end", or a
+    baseline's name) and `mode`."""
 
     path: Path
     step: int | None = None
@@ -105,7 +105,7 @@ class TrajectoryFile:
 
     @property
     def name(self) -> str:
-        """As --file takes it: train-000012, eval-end-greedy."""
+        """The name for --file: train-000012, eval-end-greedy."""
         return self.path.stem
 
     @property
@@ -113,8 +113,8 @@ class TrajectoryFile:
         return self.path.with_suffix(_CLOCKS)
 
     def clocks(self) -> dict[str, dict[str, Any]]:
-        """Episode id -> its seconds by stage, and "tools": those of each call; {} where none were kept. Raises
-        DataError."""
+        """Episode id -> its seconds by stage, and under "tools" the seconds of each call; {} if no file was kept.
+        Raises DataError."""
         path = self.clocks_path
         with damaged(path):
             rows = [read_json(line) for line in path.read_text().splitlines()] if path.is_file() else []
@@ -122,8 +122,8 @@ class TrajectoryFile:
 
 
 def checkpoint_in(folder: Path) -> Path:
-    """The newest checkpoint of the run in `folder`; `folder` itself where it is no run. Raises ConfigError for a run
-    that has none."""
+    """The newest checkpoint of the run in `folder`, or `folder` itself if it is not a run. Raises ConfigError for a run
+    without a checkpoint."""
     if not (folder / CONFIG).is_file() or (folder / "config.json").is_file():
         return folder
     found = RunDir(folder).checkpoints()
@@ -133,7 +133,7 @@ def checkpoint_in(folder: Path) -> Path:
 
 
 class RunDir:
-    """Raises ConfigError where `path` holds no run that has begun, and DataError for files that cannot be read."""
+    """Raises ConfigError if `path` holds no run that has begun, and DataError for files that cannot be read."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -154,7 +154,7 @@ class RunDir:
 
     @cached_property
     def config(self) -> Mapping[str, Any]:
-        """As composed, interpolations unresolved; {} where only trajectories were kept."""
+        """The composed configuration, interpolations unresolved; {} if only trajectories were kept."""
         if not (self.path / CONFIG).is_file():
             return {}
         try:
@@ -169,32 +169,31 @@ class RunDir:
 
     @property
     def environment(self) -> Mapping[str, Any]:
-        """{"determinism","probed","versions","machine"} and, of what the policy is in, {"environment","figures"}; {}
-        before it is known."""
+        """{"determinism","probed","versions","machine"} and, about the policy's environment, {"environment","figures"};
+        {} until it is known."""
         return self._json("environment.json") or {}
 
     @property
     def evaluation(self) -> Mapping[str, Any] | None:
-        """eval.json, once the run (or `agentgrpo eval`) has compared. Raises DataError where it is damaged."""
+        """eval.json, once the run (or `agentgrpo eval`) has written it. Raises DataError if it is damaged."""
         found = self._json(EVAL)
-        is_of_today = (self.path / SEALS).is_file()  # an earlier version has sealed and signed nothing
+        is_of_today = (self.path / SEALS).is_file()  # earlier versions sealed and signed nothing
         if found is not None and is_of_today and not is_whole(found):
             raise DataError(f"{self.path / EVAL} is damaged: its content does not match its sha256; evaluate again")
         return found
 
     @property
     def evaluated(self) -> Mapping[str, Any]:
-        """{"ckpt","baseline"}: absolute paths, null = the start weights; {} but for what `agentgrpo eval` wrote."""
+        """{"ckpt","baseline"}: absolute paths, null = the start weights; {} unless written by `agentgrpo eval`."""
         return self._json(EVALUATED) or {}
 
     @property
     def stopped(self) -> Mapping[str, Any] | None:
-        """stopped.json; None of a run that has ended, is under way, or was killed."""
+        """stopped.json; None if the run has finished, is in progress, or was killed."""
         return self._json(STOPPED)
 
     def checkpoint_state(self) -> Mapping[str, Any]:
-        """What the newest checkpoint says of the run: start, fingerprints, versions, ...; {} without one that can be
-        read."""
+        """The run's state in the newest readable checkpoint: start, fingerprints, versions, ...; {} without one."""
         for folder in reversed(self.checkpoints().values()):
             try:
                 state = read_json((folder / "trainer" / "state.json").read_bytes())["state"]
@@ -205,8 +204,8 @@ class RunDir:
         return {}
 
     def problems(self) -> list[str]:
-        """A sentence for every file that is not what it was when it was written (see records.seals), and for a log that
-        has lost something since the newest checkpoint."""
+        """A sentence for every file that has changed since it was written (see records.seals), and for every log that
+        has lost rows since the newest checkpoint."""
         logs = self.checkpoint_state().get("logs") or []
         try:
             lost = [Seal.read(row).problem(self.path, grows=True) for row in logs]
@@ -226,7 +225,7 @@ class RunDir:
         return self._rows(PROFILE)
 
     def trajectory_files(self) -> list[TrajectoryFile]:
-        """Training in order of its steps, then evaluations by name; files of other names are nobody's."""
+        """Files of training by step, then files of evaluations by name; files with other names are ignored."""
         paths = sorted(p for p in (self.path / TRAJECTORIES).glob("*.jsonl") if not p.name.endswith(_CLOCKS))
         files = [file for path in paths if (file := _file(path)) is not None]
         return sorted(files, key=lambda f: (f.step is None, f.step or 0))
@@ -238,10 +237,10 @@ class RunDir:
             raise ConfigError(f"--file {name} and --step {step}: give one of them")
         files = self.trajectory_files()
         if not files:
-            raise ConfigError(f"{self.path} has no trajectories; its run has not got that far, or give another one")
+            raise ConfigError(f"{self.path} has no trajectories yet; wait for the first step, or give another run")
         if step is not None:
             if not (step.isascii() and step.isdigit()):
-                raise ConfigError(f"--step {step}; the number of a step is allowed, such as 0")
+                raise ConfigError(f"--step {step} is not the number of a step; give one, such as 0")
             name = f"train-{int(step):06d}"
         known = {file.name: file for file in files}
         steps = [file for file in files if file.step is not None]
@@ -258,14 +257,14 @@ class RunDir:
         return found
 
     def episodes(self, name: str | None = None) -> Iterator[TrajectoryRecord]:
-        """Those of training in order of its steps, or of the file of that name, such as eval-end-greedy. Raises
-        ConfigError where there is none, and DataError."""
+        """The episodes of training in order of their steps, or of the file with that name, such as eval-end-greedy.
+        Raises ConfigError if there is no such file, and DataError."""
         trained = [file for file in self.trajectory_files() if file.step is not None]
         for file in trained if name is None else [self.trajectory_file(name=name)]:
             yield from read_trajectories(file.path)
 
     def checkpoints(self) -> dict[int, Path]:
-        """Completed steps -> model folder, oldest first; they may be damaged."""
+        """Completed steps -> model folder, oldest first; the folders may be damaged."""
         folder = self.path / "checkpoints"
         found = {
             int(match[1]): path

@@ -1,8 +1,8 @@
-"""What a person sees of a run: a live screen on a terminal, plain lines elsewhere, results either way.
+"""The display of a run: a live screen on a terminal, plain lines elsewhere, results in both.
 
-Observation only: nothing here enters a metric or a file. Whatever is shown may come from a model or a web page, so
-every text passes `sanitize` and is never read as markup. Plain lines have no control characters and, but for those
-that say how far long work is, hold no clock: equal runs print equal lines.
+Observation only: nothing here enters a metric or a file. A text may come from a model or a web page, so every text
+passes `sanitize` and is never read as markup. Plain lines have no control characters. Only the progress lines of long
+work have clocks; all other lines are equal in equal runs.
 """
 
 from __future__ import annotations
@@ -29,16 +29,16 @@ from agentgrpo.core.errors import ConfigError, did_you_mean
 from agentgrpo.core.secrets import masked
 from agentgrpo.records.frame import Frame, ProgressLine, Spelled, SteadyLive, Trended
 
-# --- How fast work goes, and how long what is left of it takes: judged by the median of its last spans, so that one
-# that stalls (a checkpoint, a slow answer) counts no more than any other.
+# --- The speed of work and the time left, by the median of the last spans: a span that stalls (a checkpoint, a slow
+# answer) counts no more than any other.
 
 SPAN_S = 1.0
-"""A span is at least as long: answers that come in a burst are one."""
+"""Minimum length of a span; a burst of answers makes one span."""
 RECENT = 15
 
 
 class Pace:
-    """Of the first answer only its time counts: what came before it was warming up, or done by an earlier run."""
+    """Measures the speed from the first answer on: work before it was warm-up, or was done by an earlier run."""
 
     def __init__(self, *, now: Callable[[], float] = time.monotonic) -> None:
         self._now = now
@@ -46,14 +46,14 @@ class Pace:
         self.begin()
 
     def begin(self) -> None:
-        """Other work."""
+        """Start to measure other work."""
         self._position: float | None = None
         self._at = self._now()
         self._spans.clear()
         self.seconds_per_unit: float | None = None
 
     def reached(self, position: float) -> None:
-        """Positions only rise."""
+        """Record a new position; positions only rise."""
         if self._position is None:
             self._position, self._at = position, self._now()
             return
@@ -64,8 +64,8 @@ class Pace:
             self.seconds_per_unit = median(self._spans)
 
     def left(self, units: float) -> float | None:
-        """Seconds until `units` more are done, never less than 0; None where nothing is known yet. Between two answers
-        it falls, though not below what would be left after the next one."""
+        """Seconds until `units` more are done, at least 0; None if no speed is known yet. Between two answers the value
+        falls, but not below the time that would be left after the next answer."""
         each = self.seconds_per_unit
         if each is None:
             return None
@@ -80,7 +80,7 @@ def clock(seconds: float) -> str:
     return f"{hours}:{m:02}:{s:02}" if hours else f"{m}:{s:02}"
 
 
-# --- A stretch of a run's work as a screen knows it: how far it is, what it measures, what went wrong.
+# --- A stretch of a run's work on the screen: its progress, its metrics, its failures.
 
 OUTCOME: Mapping[str, str] = {"reward/mean": "reward", "correctness": "correct"}
 LEARNING: Mapping[str, str] = {
@@ -94,17 +94,17 @@ LEARNING: Mapping[str, str] = {
     "time/profile/forward": "forward s",
     "time/profile/backward": "backward s",
 }
-"""Tag -> its name on the screen, in order; what the agent does (Screen.show) stands between the two. A stage that logs
-none of them shows its first MAX_OTHER tags."""
+"""Tag -> its name on the screen, in order. The agent's tags (Screen.show) come between OUTCOME and LEARNING. A stage
+that logs no such tag shows its first MAX_OTHER tags."""
 MAX_OTHER = 8
 TREND_STEPS = 5
-"""Steps that `start` and `now` are the mean of."""
+"""Number of steps whose mean is `start` or `now`."""
 
 _BIDI = frozenset("\u061c\u200e\u200f\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069")
 
 
 def sanitize(text: str) -> str:
-    """`text` as it may reach a terminal: without control characters other than newline and tab (C0, DEL, C1), without
+    """`text` made safe for a terminal: without control characters other than newline and tab (C0, DEL, C1), without
     bidirectional controls, line and paragraph separators, and lone surrogates."""
     return "".join(
         c for c in text if c in "\n\t" or (unicodedata.category(c) not in ("Cc", "Cs", "Zl", "Zp") and c not in _BIDI)
@@ -171,7 +171,7 @@ class Stretch:
         return f"{self.done:,}" if self.total is None else f"{self.done:,}/{self.total:,}"
 
     def left(self) -> str:
-        """ "1:05 left"; "" where it is done, or nothing is known yet."""
+        """ "1:05 left"; "" if the work is done, or no speed is known yet."""
         units = 0 if self.total is None else self.total - self.done
         seconds = self.pace.left(units) if units > 0 else None
         return "" if seconds is None else f"{clock(seconds)} left"
@@ -194,12 +194,12 @@ class Stretch:
 
 MODES = ("auto", "live", "plain", "quiet")
 PLAIN_EVERY_S, PLAIN_SHARE = 10.0, 0.05
-"""A plain line says how far work is where none was printed for so long: seconds, or of the stage's time so far where
-that is longer, so that a log of hours stays short."""
+"""Silence after which a plain progress line is printed: seconds, or a share of the stage's time so far if that is
+longer, so that a log of hours stays short."""
 
 
 class _Console(Console):
-    """Falls silent where its reader has left (`| head`): a run does not end because nobody watches."""
+    """Falls silent if its reader has left (`| head`): a run does not end because nobody watches."""
 
     def on_broken_pipe(self) -> None:
         self.quiet = True
@@ -207,12 +207,12 @@ class _Console(Console):
 
 
 class Screen:
-    """A context manager; leaving it, by an exception or Ctrl-C too, gives the terminal back as it was.
+    """A context manager; leaving it restores the terminal, also after an exception or Ctrl-C.
 
-    mode: `live` redraws in place; `plain` prints a line per stage, one every `plain_every` steps, and now and then how
-    far it is; `quiet` prints only `line` and `table`; `auto` is live on a terminal, else plain. Where the output's
-    encoding is not Unicode, or the terminal cannot move its cursor (TERM=dumb), plain stands in for live. Everything
-    goes to stdout.
+    mode: `live` redraws in place; `plain` prints a line per stage, a line every `plain_every` steps, and progress lines
+    from time to time; `quiet` prints only `line`, `text` and `table`; `auto` is live on a terminal, else plain. If the
+    output's encoding is not Unicode, or the terminal cannot move its cursor (TERM=dumb), plain replaces live.
+    Everything goes to stdout.
     """
 
     def __init__(
@@ -253,30 +253,30 @@ class Screen:
         self.close()
 
     def close(self) -> None:
-        """Give the terminal back; harmless when it was given back before. The frame stays where it is, without the
-        episode: whatever is printed later stands below it."""
+        """Restore the terminal; harmless if it was restored before. The frame stays on the screen, without the episode;
+        later output appears below it."""
         if self._live:
             self._trajectory = ""
             self._redraw()
             self._live.stop()
 
     def show(self, names: Mapping[str, str]) -> None:
-        """What an agent does is on the screen too: tag -> its name there."""
+        """Show an agent's metrics too. names: tag -> its name on the screen."""
         self._of_agent = names
 
     @property
     def width(self) -> int:
-        """Columns of the terminal; 80 where there is none."""
+        """Columns of the terminal; 80 without a terminal."""
         return self._console.width
 
     @property
     def has_unicode(self) -> bool:
-        """Whether what is printed is for the eyes alone, and may be drawn with all of Unicode."""
+        """Whether the output is a terminal that shows Unicode."""
         return self._console.is_terminal and not self._console.options.ascii_only
 
     def stage(self, title: str, total: int | None) -> None:
-        """From here on `title` is worked at: `total` units (None = unknown), none of them done. A stage that comes back
-        keeps its metrics."""
+        """Begin the stage `title` with `total` units of work (None = unknown), all of them to do. A stage that comes
+        back keeps its metrics."""
         stage = self._stage = self._stages.setdefault(title, Stretch(self._clean(title), self._now))
         stage.begin(total)
         if self._mode == "plain":
@@ -284,7 +284,7 @@ class Screen:
         self._redraw()
 
     def advance(self, n: int = 1) -> None:
-        """n more units are done."""
+        """Count n more units as done."""
         stage = self._stage
         stage.advance(n)
         self._redraw()
@@ -294,7 +294,7 @@ class Screen:
             self._print(Text(", ".join(filter(None, [f"{stage.title}: {stage.counted()}", share, stage.left()]))))
 
     def metrics(self, step: int, tags: Mapping[str, float]) -> None:
-        """What step `step` (0-based) of the current stage measured."""
+        """Add the metrics of step `step` (0-based) of the current stage."""
         self._stage.add(tags)
         last = self._stage.total is not None and step + 1 == self._stage.total
         if self._mode == "plain" and (step % self._plain_every == 0 or last):
@@ -302,17 +302,17 @@ class Screen:
         self._redraw()
 
     def trajectory(self, text: str) -> None:
-        """The latest episode as text; its last lines are on the live screen."""
+        """Set the text of the latest episode; the live screen shows its last lines."""
         self._trajectory = text
         self._redraw()
 
     def line(self, text: str) -> None:
-        """Print one message, in every mode; it stays one line."""
+        """Print one message on one line, in every mode."""
         self._print(Text("\\n".join(self._clean(text).split("\n"))))
 
     def text(self, text: str, *, style: str = "", indent: int = 0) -> None:
-        """Print a text, every line of it indented, in every mode. On a terminal it has its style, and is broken at the
-        terminal's width; elsewhere its lines are as long as they are."""
+        """Print a text with every line indented, in every mode. On a terminal it is styled and wrapped at the
+        terminal's width; elsewhere lines are not wrapped."""
         body = Text(self._clean(text), style=style)
         if self._console.is_terminal:
             self._console.print(Padding(body, (0, 0, 0, indent)))
@@ -320,8 +320,8 @@ class Screen:
             self._print(Text("\n".join(f"{' ' * indent}{line}".rstrip() for line in body.plain.split("\n"))))
 
     def table(self, title: str, columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
-        """Print one result table, in every mode: first column left, the others right. Nothing is ever cut off: where
-        there is little width it has no borders, and where there is less, a row becomes a few lines."""
+        """Print one result table, in every mode: first column left, the others right. Nothing is ever cut off: on a
+        narrow terminal the table has no borders, and on a still narrower one a row becomes a few lines."""
         title, cells = self._clean(title), [[self._clean(cell) for cell in row] for row in (columns, *rows)]
         if not self._console.is_terminal:
             self._print_table(title, cells, HEAVY_HEAD)
@@ -343,7 +343,7 @@ class Screen:
         heading = Text(title, style="table.title")
         if cell_len(title) <= table.width:
             table.title = heading
-        else:  # or it would be broken at the table's width
+        else:  # else rich would break the title at the table's width
             self._console.print(heading, soft_wrap=not self._console.is_terminal)
         self._console.print(table, crop=False)
 
@@ -351,7 +351,7 @@ class Screen:
         return Measurement.get(self._console, self._console.options.update(max_width=100_000), table).maximum
 
     def _clean(self, text: str) -> str:
-        """Sanitised, with a "?" for what the terminal's encoding does not have."""
+        """`text` sanitised, secrets masked, with a "?" for characters that the terminal's encoding lacks."""
         encoding = self._console.encoding
         return sanitize(masked(text)).encode(encoding, "replace").decode(encoding)
 
@@ -369,7 +369,7 @@ class Screen:
         return "  ".join(parts + self._stage.incidents())
 
     def _redraw(self) -> None:
-        """A new frame, built whole and then swapped in: the refresh thread never sees a half-changed one."""
+        """Build a new frame, then swap it in, so that the refresh thread never sees a half-changed frame."""
         if not self._live:
             return
         stage, shown = self._stage, self._stage.shown(self._of_agent)
@@ -391,7 +391,7 @@ def _table(cells: Sequence[Sequence[str]], box: Box | None) -> Table:
 
 
 def _lines_of(parts: Sequence[str], width: int) -> list[str]:
-    """As many parts per line as fit; none is broken."""
+    """Lines with as many parts as fit; no part is broken."""
     lines: list[str] = []
     for part in parts:
         if lines and cell_len(lines[-1]) + 2 + cell_len(part) <= width:
@@ -402,8 +402,8 @@ def _lines_of(parts: Sequence[str], width: int) -> list[str]:
 
 
 def _console(mode: str) -> Console:
-    """Colours and moves for terminals alone, whatever FORCE_COLOR asks of programs that only print; with `plain` for
-    none at all."""
+    """The console of a mode. Only terminals get colours and cursor moves, whatever FORCE_COLOR asks of programs that
+    only print; `plain` has no colours at all."""
     if mode == "live":
         return _Console(highlight=False, force_terminal=True)
     if mode == "quiet":
@@ -412,14 +412,14 @@ def _console(mode: str) -> Console:
     return _Console(highlight=False, force_terminal=sys.stdout.isatty(), color_system=system)
 
 
-# --- How far through much work: a bar on a terminal, now and then a line elsewhere. On stderr: results can be piped.
+# --- Progress of long work: a bar on a terminal, occasional lines elsewhere. On stderr, so that results can be piped.
 
 BAR_PLAIN_EVERY_S = 10.0
 _BAR = 20
 
 
 class Bar:
-    """A context manager. The units are `what` (passages); progress is counted in units or in whatever is known."""
+    """A context manager. `what` names the units (passages); progress is counted in units or in another measure."""
 
     def __init__(self, *, what: str, console: Console | None = None, now: Callable[[], float] = time.monotonic) -> None:
         self._console = console or Console(stderr=True, highlight=False, force_terminal=sys.stderr.isatty())
@@ -446,8 +446,8 @@ class Bar:
         self._console.print(Text(text), soft_wrap=True)
 
     def reached(self, title: str, done: int, position: int, total: int) -> None:
-        """At `title`, `done` units are done, and `position` of `total` (bytes of a file, or units) is behind. A new
-        title is a new piece of work, with a speed of its own."""
+        """Report for `title` that `done` units are done, and `position` of `total` (bytes of a file, or units) is
+        reached. A new title is a new piece of work, whose speed is measured anew."""
         if title != self._title:
             self._title = title
             self._units.begin()

@@ -1,10 +1,10 @@
-"""seals.jsonl: what the files of a run held when they were written, so that no damaged one passes for whole.
+"""seals.jsonl: sizes and hashes of a run's files when they were written, so that no damaged file passes for whole.
 
     {"file":"trajectories/train-000012.jsonl","bytes":48211,"sha256":"9f86d0..."}
 
 The last row of a file counts. Logs that grow have no row: each checkpoint holds a Seal of metrics.jsonl, and of
-seals.jsonl itself, as they were when it was taken. A run that is resumed checks those first, then all files by their
-rows. Files with clocks in them are not sealed: two equal runs have equal seals.
+seals.jsonl itself, at the time of the checkpoint. A resumed run checks these two first, then all files by their rows.
+Files with clocks are not sealed, so that two equal runs have equal seals.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _BLOCK = 2**20
 
 @dataclass(frozen=True, slots=True)
 class Seal:
-    """Of a file, or of the first `bytes` bytes of one that grows."""
+    """The seal of a file, or of the first `bytes` bytes of a file that grows."""
 
     file: str
     """Relative to the run's directory, with slashes."""
@@ -35,14 +35,14 @@ class Seal:
 
     @classmethod
     def of(cls, run_dir: Path, name: str) -> Seal:
-        """A missing file has no bytes."""
+        """Compute the seal of a file; a missing file has no bytes."""
         path = run_dir / name
         size = path.stat().st_size if path.exists() else 0
         return cls(name, size, _sha256(path, size))
 
     @classmethod
     def read(cls, row: Mapping[str, Any]) -> Seal:
-        """Raises ValueError, also for a name that leads out of the run's directory."""
+        """Parse a row. Raises ValueError, also for a name that leads out of the run's directory."""
         found = cls(**row)
         if not (isinstance(found.file, str) and isinstance(found.bytes, int) and isinstance(found.sha256, str)):
             raise ValueError("a name, a number of bytes and a hash are needed")
@@ -64,26 +64,26 @@ class Seal:
 
 
 def seal(run_dir: Path, *paths: Path) -> None:
-    """Remember what these files hold, in this order. Their rows are on the disk once a checkpoint is (see `prefix`)."""
+    """Append the seals of these files, in this order. The rows are on the disk once a checkpoint is (see `prefix`)."""
     rows = (asdict(Seal.of(run_dir, path.relative_to(run_dir).as_posix())) for path in paths)
     append_lines(run_dir / SEALS, [json.dumps(row, separators=(",", ":")) for row in rows], synced=False)
 
 
 def seal_again(run_dir: Path, path: Path) -> None:
-    """The same of a file that each start of a run writes: one that it left as it was has its row."""
+    """Seal a file that each start of a run writes, unless the file is as its last row says."""
     if seals_of(run_dir).get(path.name) != Seal.of(run_dir, path.name):
         seal(run_dir, path)
 
 
 def prefix(run_dir: Path, name: str) -> Seal:
-    """Of a log that grows, for a checkpoint: what it has is on the disk when this returns."""
+    """The seal of a growing log, for a checkpoint; the log is on the disk when this returns."""
     sync(run_dir / name)
     return Seal.of(run_dir, name)
 
 
 def seals_of(run_dir: Path) -> dict[str, Seal]:
-    """File -> its last seal; {} of a run without any, such as one of an earlier version. A last row that has no end is
-    left out, as one that is being written. Raises DataError."""
+    """File -> its last seal; {} for a run without seals, such as a run of an earlier version. An incomplete last row is
+    left out, since it is being written. Raises DataError."""
     path = run_dir / SEALS
     lines = path.read_bytes().splitlines(keepends=True) if path.is_file() else []
     if lines and not lines[-1].endswith(b"\n"):
@@ -99,7 +99,7 @@ def seals_of(run_dir: Path) -> dict[str, Seal]:
 
 
 def problems(run_dir: Path) -> Iterator[str]:
-    """What is wrong with the sealed files of a run, a sentence for each."""
+    """The damage of the sealed files of a run, a sentence for each file."""
     try:
         seals = seals_of(run_dir)
     except DataError as e:
@@ -108,17 +108,17 @@ def problems(run_dir: Path) -> Iterator[str]:
         yield from (problem for s in seals.values() if (problem := s.problem(run_dir)) is not None)
 
 
-# --- JSON that holds its own hash, for what two equal runs write differently: eval.json has bills.
+# --- JSON with a hash of itself, for files that differ between equal runs: eval.json has bills.
 
 
 def signed(content: Mapping[str, Any]) -> str:
-    """The text of a JSON file, which holds no secret that is known."""
+    """The text of a JSON file with a hash of its content, in which known secrets are masked."""
     content = json.loads(masked(json.dumps(content)))
     return json.dumps({**content, "sha256": _of_content(content)}, indent=2) + "\n"
 
 
 def is_whole(content: Mapping[str, Any]) -> bool:
-    """Whether what was read is what `signed` has written."""
+    """Whether the content is as `signed` wrote it."""
     return content.get("sha256") == _of_content({k: v for k, v in content.items() if k != "sha256"})
 
 
@@ -127,7 +127,7 @@ def _of_content(content: Mapping[str, Any]) -> str:
 
 
 def _sha256(path: Path, size: int) -> str:
-    """Of the first `size` bytes."""
+    """The hash of the first `size` bytes."""
     digest = hashlib.sha256()
     if size:
         with path.open("rb") as f:

@@ -1,8 +1,8 @@
-"""The run's numbers on a board: TensorBoard, and wandb, mlflow and whatever else accelerate has a tracker class for.
+"""Shows the run's numbers on boards: TensorBoard, wandb, mlflow, and other boards with a tracker class in accelerate.
 
-A board is for watching; metrics.jsonl is the record. So a board that fails is dropped with one warning and the run goes
-on. A resumed run doubles no step: TensorBoard is told to forget everything from its first step on (purge_step), wandb
-and mlflow go on in the run they began, whose id lies in trackers.json, and a step logged twice has the same values.
+A board is for watching; metrics.jsonl is the record. So a board that fails is dropped with one warning, and the run
+continues. A resumed run shows no step twice: TensorBoard is told to forget all steps from the resumed step on
+(purge_step). wandb and mlflow continue the run whose id is in trackers.json; a step logged twice has the same values.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from agentgrpo.records.card import flatten
 
 PROJECT = "agentgrpo"
 NAMES = ("tensorboard", "wandb", "mlflow", "aim", "clearml", "comet_ml", "dvclive", "swanlab", "trackio")
-"""What run.log_with may hold; each is the name of the package it needs too."""
+"""Allowed names in run.log_with; each is also the name of the package that it needs."""
 
 _log = logging.getLogger(__name__)
 
@@ -31,8 +31,8 @@ _log = logging.getLogger(__name__)
 class Trackers:
     """The boards of one run. `start_step` is the first step that will be logged; `config` is shown with the numbers.
 
-    Packages are imported here and only for what `log_with` names (it takes seconds). Build it after accelerate's
-    Accelerator, where there is one, and in the main process only. Raises ConfigError for a name that does not exist or
+    Only the packages of `log_with` are imported, and only here (it takes seconds). Build it after accelerate's
+    Accelerator, if the run has one, and in the main process only. Raises ConfigError for a name that does not exist, or
     whose package is not installed.
     """
 
@@ -117,13 +117,13 @@ def require_boards(log_with: Sequence[str]) -> None:
 
 # --- TensorBoard's event file, one event per row of tags.
 #
-# accelerate's tracker writes an event of its own for every tag, about a hundred of them in a step, which takes several
-# times as long as one event that holds them all. TensorBoard shows both alike.
+# accelerate's tracker writes a separate event for every tag, about a hundred in a step. A single event with all tags
+# takes a fraction of the time, and TensorBoard shows both alike.
 
 
 class EventFile:
-    """A new event file in `directory`, with the methods of accelerate's trackers. TensorBoard forgets what older files
-    there say of `start_step` and later steps. What was logged is the operating system's when the call returns."""
+    """A new event file in `directory`, with the methods of accelerate's trackers. TensorBoard ignores `start_step` and
+    later steps in older files there. A logged row has reached the operating system when the call returns."""
 
     def __init__(self, directory: Path, *, start_step: int) -> None:
         from tensorboard.compat.proto.summary_pb2 import Summary
@@ -133,7 +133,7 @@ class EventFile:
         self._events: Any = self._writer.file_writer  # typed as None there
 
     def store_init_configuration(self, values: Mapping[str, Any]) -> None:
-        """As a text; the hyperparameters that TensorBoard has a page for would be runs of their own on the board."""
+        """Log the configuration as a text, because TensorBoard would show hyperparameters as separate runs."""
         self._writer.add_text("config", "\n".join(f"    {key}: {value}" for key, value in values.items()), 0)
         self._writer.flush()
 

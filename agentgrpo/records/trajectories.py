@@ -21,11 +21,11 @@ from agentgrpo.core.messages import Status, finish_reason_of, group_status, stat
 from agentgrpo.core.types import Branch, Episode, Failure, RewardResult, ScoredGroup, Segment, Task
 
 SCHEMA_VERSION = 5
-"""Raised whenever a field comes, goes, or changes its name or meaning.
+"""Incremented whenever a field is added, removed or renamed, or changes its meaning.
 
 2: group_status; num_bytes, was_cut and cost of a call.
 3: memory, reward_branches.
-4: environment, with the metrics, which stood beside it before, and the outcome.
+4: environment, which holds the metrics (a separate field before) and the outcome.
 5: reason; finish_reason and status of an episode without an answer; by_environment of a call; seat of a
 message.
 """
@@ -34,7 +34,7 @@ READABLE = (3, 4, 5)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrajectoryRecord:
-    """One episode as it was recorded; the fields are the keys of its line, `branches` excepted."""
+    """One recorded episode; the fields are the keys of its line, except `branches`."""
 
     id: str
     """"<task>/<sample_index>", unique within the file."""
@@ -47,15 +47,15 @@ class TrajectoryRecord:
     step: int
     split: str
     status: str
-    """As protocol.status_of: completed | failed. An episode that failed (by the infrastructure, its judge included, or
-    the time limit) has no reward: training drops its group, an evaluation counts it as wrong in `denominator`."""
+    """completed | failed, by core.messages.status_of. An episode fails by the infrastructure, its judge included, or by
+    the time limit, and has no reward: training drops its group, an evaluation counts it as wrong in `denominator`."""
     group_status: str
-    """As protocol.group_status, of all episodes of its group: completed | failed (one of them did)."""
+    """completed | failed (if an episode of its group failed), by core.messages.group_status."""
     finish_reason: str
     """stop (it answered, or stopped acting) | length (a limit ended it: context, turns, searches, turns without an
     action; agent.exit says which) | timeout | error."""
     error: dict[str, Any] | None
-    """{"kind","stage","message"} of the failure, be it the episode's or its judge's."""
+    """{"kind","stage","message"} of the failure of the episode or of its judge."""
     dropped: str | None
     """Why the episode was not trained on; null = it was, or nothing was trained."""
     prompt_messages: list[Any]
@@ -67,17 +67,17 @@ class TrajectoryRecord:
     answer: str | None
     correctness: float | None
     reason: str
-    """What the judge gave as the reason for its grade; "" = nothing. Of a grade made of several it is all of theirs."""
+    """The judge's reason for its grade; "" = no reason. A grade made of several has all their reasons."""
     reward: float | None
-    """null = could not be scored, which is never the same as 0."""
+    """null = the episode could not be scored, which is different from 0."""
     reward_terms: dict[str, Any]
     reward_dimensions: dict[str, Any]
-    """By dimension; criterion/NAME is a part of a judge's grade or a further number that it gave, and no part of the
-    reward's sum."""
+    """Values by dimension. criterion/NAME is a part of a judge's grade, or a further number that the judge gave; it is
+    not part of the reward's sum."""
     reward_branches: list[Any]
-    """What each branch got for its own tokens; [] = all of them got `reward`."""
+    """The reward of each branch, for its tokens alone; [] = all branches got `reward`."""
     advantage: float | list[Any] | None
-    """With credit by turn, branch or position a list, one for each sampled message."""
+    """With credit by turn, branch or position: a list with one entry for each sampled message."""
     prompt_len: int
     """Tokens before the first sampled one, in the first branch."""
     response_len: int
@@ -85,28 +85,28 @@ class TrajectoryRecord:
     agent: dict[str, Any]
     """{"name","exit","tool_turns","messages","tools"}."""
     memory: list[Any]
-    """What a memory environment noted, an object for each branch: see Episode.memory. [] of others."""
+    """The notes of a memory environment, an object for each branch: see Episode.memory. [] for other environments."""
     environment: dict[str, Any]
-    """{"name","metrics","outcome"}: metrics by name, and what the environment itself scored."""
+    """{"name","metrics","outcome"}: metrics by name, and the environment's own scores."""
     citations: list[Any]
     retrieved_ids: list[Any]
     costs: dict[str, Any]
-    """What the reward charged, by its terms called *_cost; positive = charged."""
+    """The amounts that the reward terms named *_cost charged; positive = charged."""
     policy_version: int | None
-    """The oldest weights that sampled a token of it; null = none has, as of demonstrations."""
+    """The oldest weights that sampled a token of the episode; null = no token was sampled, as in demonstrations."""
     seed: int
-    """The run seed; split, step, task and sample_index say the rest."""
+    """The run's seed; the episode's seed also depends on split, step, task and sample_index."""
     branches: tuple[Branch, ...]
-    """The segments, bit for bit; () where tokens were not recorded."""
+    """The segments, bit for bit; () if tokens were not recorded."""
 
     @property
     def is_demonstrated(self) -> bool:
-        """Its turns were given: no policy has sampled them."""
+        """Whether its turns were given instead of sampled by a policy."""
         return any(m["sampled"] and m["policy_version"] is None for m in self.agent["messages"])
 
     @property
     def metrics(self) -> dict[str, Any]:
-        """Of the episode, by name."""
+        """The metrics of the episode, by name."""
         return dict(self.environment["metrics"])
 
 
@@ -114,17 +114,17 @@ class TrajectoryRecord:
 
 _MAX_DEPTH = 64
 _DEEPEST_HOME = 4
-"""Levels of the line above a tool call's arguments."""
+"""Nesting level of a tool call's arguments in a line."""
 _ENCODER = json.JSONEncoder(separators=(",", ":"), allow_nan=False)
 _FLOAT = {float}
 _AS_IT_IS = {str, int, bool, type(None)}
 
 
 def line(row: Mapping[str, Any]) -> str:
-    """`row` as an object."""
+    """`row` as a JSON object."""
     try:
         return _ENCODER.encode(row)
-    except ValueError:  # a number that is not finite: rare, and dear to look for
+    except ValueError:  # a number that is not finite: rare, and expensive to look for
         return _ENCODER.encode(_plain(row))
 
 
@@ -133,12 +133,12 @@ def string(value: str) -> str:
 
 
 def members(row: Mapping[str, Any]) -> str:
-    """`row` as an object without its braces, to be joined with others by commas."""
+    """`row` as a JSON object without its braces, to be joined with others by commas."""
     return line(row)[1:-1]
 
 
 def numbers(values: Mapping[str, float]) -> str:
-    """`line` of names and numbers, by name: in a third of the time, because the names are encoded only once."""
+    """`line` for names and numbers, sorted by name: three times as fast, because each name is encoded only once."""
     ordered, template = _template(tuple(values))
     found = [values[name] for name in ordered]
     if set(map(type, found)) == _FLOAT and math.isfinite(sum(found)):
@@ -148,19 +148,19 @@ def numbers(values: Mapping[str, float]) -> str:
 
 @lru_cache(maxsize=256)
 def _template(names: tuple[str, ...]) -> tuple[tuple[str, ...], str]:
-    """The names in order, and the text of their object with a place for each float."""
+    """The sorted names, and the text of their JSON object with a placeholder for each float."""
     ordered = tuple(sorted(names))
     return ordered, "{" + ",".join(_ENCODER.encode(name).replace("%", "%%") + ":%r" for name in ordered) + "}"
 
 
 def foreign(value: Any) -> Any:
-    """What this package did not shape itself, with its keys sorted: the bytes of a file depend on the values alone.
-    Raises DataError for what is no JSON."""
+    """A value from outside this package, with its keys sorted, so that the bytes of a file depend on the values alone.
+    Raises DataError if it cannot be JSON."""
     return _plain(value, depth=_DEEPEST_HOME)
 
 
 def _plain(value: Any, depth: int = 0) -> Any:
-    """`value` as JSON that any reader takes: arguments come from a policy, metadata from a user."""
+    """`value` as strict JSON, since arguments come from a policy and metadata from a user."""
     if depth > _MAX_DEPTH:
         return f"[more than {_MAX_DEPTH} levels deep]"
     if value is None or isinstance(value, (str, int)):
@@ -181,11 +181,11 @@ def _plain(value: Any, depth: int = 0) -> Any:
 # is lost) or d (float64, which zlib only wraps).
 
 _LEVELS = {"i": 1, "f": 1, "d": 0}
-"""Element -> how hard zlib tries. Higher levels gain nothing on ids; the mantissas of doubles are noise to it."""
+"""Element -> compression level. Higher levels gain nothing on ids, and zlib cannot compress mantissas of doubles."""
 
 
 def pack(branches: Sequence[Branch]) -> dict[str, str]:
-    """{"ids": of all segments in order, "logprobs": of the sampled ones}."""
+    """{"ids": the packed ids of all segments in order, "logprobs": those of the sampled segments}."""
     segments = [s for b in branches for s in b.segments]
     logprobs = [x for s in segments for x in s.logprobs or ()]
     return {
@@ -216,7 +216,7 @@ def _decode(text: str) -> tuple[Any, ...]:
 
 def unpack(messages: Sequence[Mapping[str, Any]], tokens: Mapping[str, str]) -> tuple[Branch, ...]:
     """The branches that `pack` was given; `messages` is the line's agent.messages. Raises ValueError, KeyError,
-    TypeError, AttributeError, zlib.error or struct.error where the two do not fit together."""
+    TypeError, AttributeError, zlib.error or struct.error if the two do not fit together."""
     ids, logprobs = iter(_decode(tokens["ids"])), iter(_decode(tokens["logprobs"]))
     branches: dict[int, list[Segment]] = {}
     seats: dict[int, str] = {}
@@ -260,8 +260,8 @@ _TYPES: dict[str, tuple[type, ...]] = {
 
 
 def read_trajectories(path: Path, *, first: int = 0) -> Iterator[TrajectoryRecord]:
-    """The episodes of a file, in order, without those before `first`. Raises DataError with file, line and reason where
-    a line is malformed, of another schema, or missing."""
+    """The episodes of a file in order, from index `first` on. Raises DataError with file, line and reason if a line is
+    malformed, of another schema, or missing."""
     summary = read_summary(path)
     number = first + 1
     with path.open("rb") as f:
@@ -276,7 +276,7 @@ def read_trajectories(path: Path, *, first: int = 0) -> Iterator[TrajectoryRecor
 
 
 def read_summary(path: Path) -> dict[str, Any]:
-    """The first line. Raises DataError where there is none or it is of another schema version."""
+    """The first line of a file. Raises DataError if the file is missing, or its schema version is not supported."""
     if not path.is_file():
         raise DataError(f"{path}: no such file; trajectories lie in the `trajectories` folder of a run")
     with path.open("rb") as f:
@@ -313,7 +313,7 @@ def _record(row: dict[str, Any]) -> TrajectoryRecord:
 # --- Scored groups to a trajectory file.
 
 PART = "criterion/"
-"""Before the name of a part of the judge's grade, among the dimensions of the reward."""
+"""Prefix for the parts of the judge's grade among the dimensions of the reward."""
 
 
 def write_trajectories(
@@ -328,8 +328,8 @@ def write_trajectories(
     environment: str = "",
     record_tokens: bool = True,
 ) -> None:
-    """Write `path` and its timings companion, each atomically (StorageError). advantages[i][j], one or one for
-    each turn, belongs to episode j of scored[i], dropped[i] to the whole group."""
+    """Write `path` and its timings companion, each atomically (StorageError). advantages[i][j], a number or one for
+    each turn, belongs to episode j of scored[i]; dropped[i] belongs to the whole group."""
     lines: list[str] = []
     clocks: list[str] = []
     lengths: list[int] = []
@@ -393,7 +393,7 @@ def _task(task: Task) -> dict[str, Any]:
 
 
 def _ends(group: ScoredGroup) -> list[dict[str, Any]]:
-    """How each episode ended. One that its judge failed on has failed, however it was finished."""
+    """How each episode ended. An episode whose judge failed counts as failed, however it finished."""
     judged = group.failures or (None,) * len(group.rewards)
     return [_end(e, e.failure or failure) for e, failure in zip(group.group.episodes, judged, strict=True)]
 
@@ -432,7 +432,7 @@ def _message(role: str, content: str, calls: Sequence[Any]) -> dict[str, Any]:
 
 
 def _numbers(episode: Episode, reward: RewardResult | None) -> str:
-    """The members that are names and numbers, as text."""
+    """The members that map names to numbers, as text."""
     terms = reward.terms if reward else {}
     costs = {name: 0.0 - value for name, value in terms.items() if name.endswith("_cost")}
     return (
@@ -480,13 +480,13 @@ def _agent(episode: Episode, name: str) -> str:
 
 
 def _seconds(episode: Episode) -> dict[str, list[float]]:
-    """Of each entry of "tools", where an agent takes the time of single calls."""
+    """The seconds of each entry of "tools", if the agent times single calls."""
     seconds = [r.seconds for r in episode.tool_records]
     return {"tools": seconds} if any(seconds) else {}
 
 
 def _segment(branch: int, seat: str, s: Segment) -> str:
-    """An entry of "messages", as text: the most frequent object of a file, so it does without an encoder's detour."""
+    """An entry of "messages", as text: the most frequent object of a file, so it is written without the encoder."""
     sampled = "true" if s.sampled else "false"
     version = "null" if s.policy_version is None else s.policy_version
     cut_short = ',"cut_short":true' if s.cut_short else ""
@@ -500,7 +500,7 @@ def _segment(branch: int, seat: str, s: Segment) -> str:
 
 
 def _spread(values: Sequence[float]) -> dict[str, float | None]:
-    """Mean, population standard deviation, largest and smallest; null without values or with one that is not finite."""
+    """Mean, population standard deviation, largest and smallest; null without values, or if a value is not finite."""
     if not values or not all(math.isfinite(v) for v in values):
         return dict.fromkeys(("mean", "std", "max", "min"))
     mean = math.fsum(values) / len(values)

@@ -1,4 +1,4 @@
-"""What a renderer is: messages and observations to tokens, sampled tokens to text and to calls."""
+"""The interface of renderers: messages and observations to tokens, sampled tokens to text and to calls."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ class Renderer(Protocol):
     stop_token_ids: tuple[int, ...]
     """Tokens that end a turn in this model family (its eos)."""
     in_turns: bool
-    """What the environment says is a message of its own. False: an episode is one turn of the policy's, into which the
+    """Each observation is a separate message. False: an episode is a single turn of the policy, into which the
     environment writes (as in Search-R1)."""
     longest_token: int
-    """Characters that one token stands for at most: a text of more than n times as many takes more than n tokens,
-    which needs no tokenizer to say."""
+    """Length of the longest token in characters. A text longer than n times this takes more than n tokens; no tokenizer
+    is needed to know that."""
 
     def open(self, messages: Sequence[Message]) -> tuple[int, ...]:
         """Token ids of the opening context, ready for the policy's first token. Message text is untrusted."""
@@ -29,13 +29,13 @@ class Renderer(Protocol):
         ...
 
     def tell(self, pieces: Sequence[Piece], *, sampled: Sequence[int]) -> tuple[int, ...]:
-        """Token ids to append after the turn `sampled` where the environment has a word that answers no call (what was
-        found, a format error, the last chance): the turn's end where it was cut short, the pieces, and the opening of
-        the policy's next turn."""
+        """Token ids to append after the turn `sampled` for an observation that answers no call (results, a format
+        error, the last chance): the turn's end if it was cut short, the pieces, and the opening of the policy's next
+        turn."""
         ...
 
     def encode_action(self, text: str) -> tuple[int, ...]:
-        """Token ids a policy would sample to write `text`: for demonstrations only, never for sampled text."""
+        """Token ids that a policy would sample to write `text`: for demonstrations only, never for sampled text."""
         ...
 
     def decode(self, token_ids: Sequence[int]) -> str:
@@ -44,8 +44,8 @@ class Renderer(Protocol):
 
 
 class ToolRenderer(Renderer, Protocol):
-    """A renderer that can speak of tools. The context only ever grows: whatever it returns is appended to the tokens
-    that the model has seen, and none of those is ever rendered again."""
+    """A renderer that supports tools. The context only grows: the returned tokens are appended to the tokens that the
+    model has seen, which are never rendered again."""
 
     stop_strings: tuple[str, ...]
     """Strings that end a turn besides stop_token_ids."""
@@ -55,24 +55,26 @@ class ToolRenderer(Renderer, Protocol):
         ...
 
     def parse(self, token_ids: Sequence[int]) -> ParsedTurn:
-        """Reads one sampled turn, and nothing but sampled tokens. Never raises: what cannot be read is a MalformedCall
-        or a turn without action."""
+        """Parse one sampled turn, from sampled tokens only. Never raises: unreadable text becomes a MalformedCall or a
+        turn without action."""
         ...
 
     def answered(self, context: str) -> list[str]:
-        """The texts of the replies that a context shows, in order. For demonstrators, whose tools write none of the
-        family's marks: in what a stranger wrote, it may find too many."""
+        """Return the texts of the replies in a context, in order. For demonstrators, whose tools never write the
+        family's marks: untrusted text could add false replies."""
         ...
 
     def reply(self, replies: Sequence[ToolReply], *, sampled: Sequence[int]) -> tuple[int, ...]:
-        """Token ids to append after the turn `sampled`: its end where it was cut short, the replies in order (untrusted
+        """Token ids to append after the turn `sampled`: its end if it was cut short, the replies in order (untrusted
         text), and the opening of the policy's next turn."""
         ...
 
     def written(self, text: str) -> str:
-        """The text of a reply as `reply` writes it between its markup: its tokens are what a result costs."""
+        """Return the text of a reply as `reply` writes it between its markup; a result costs the tokens of this
+        text."""
         ...
 
     def write(self, turn: ParsedTurn) -> str:
-        """The text a policy would sample for `turn`, stop string included: for demonstrations (encode_action)."""
+        """Return the text that a policy would sample for `turn`, stop string included: for demonstrations
+        (encode_action)."""
         ...

@@ -1,4 +1,4 @@
-"""Calls in sampled text: JSON read strictly, whatever is wrong said in one line. Nothing here raises on any text."""
+"""Calls in sampled text: JSON is read strictly, and every problem is described in one line."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ _KINDS = {dict: "an object", list: "an array", str: "a string", bool: "a boolean
 
 
 class UnreadableCall(ValueError):
-    """Its text is the problem, for the policy: one line."""
+    """The message tells the policy the problem in one line."""
 
 
 def read_json(text: str, start: int = 0) -> tuple[Any, int]:
-    """The JSON value that begins at `start` (after white space) and the index behind it.
+    """Return the JSON value that begins at `start` (after white space) and the index after it.
 
-    Strict: no NaN or Infinity, no key twice, no number that is not finite, no half of a surrogate pair, since what is
-    read here is recorded as JSON and handed to tools. Raises Unreadable."""
+    Strict, since the values are recorded as JSON and handed to tools: no NaN or Infinity, no duplicate key, no number
+    that is not finite, no unpaired surrogate. Raises UnreadableCall."""
     begin = _SPACE.match(text, start).end()  # type: ignore[union-attr]  # matches everywhere
     if begin == len(text):
         raise UnreadableCall("there is no JSON")
@@ -47,7 +47,7 @@ def read_json(text: str, start: int = 0) -> tuple[Any, int]:
 
 
 def read_object(text: str, start: int = 0) -> tuple[Mapping[str, Any], int]:
-    """`read_json` for an object and nothing else."""
+    """Like `read_json`, for objects only."""
     value, end = read_json(text, start)
     if not isinstance(value, dict):
         raise UnreadableCall(f"a JSON object is needed, not {kind_of(value)}")
@@ -55,8 +55,8 @@ def read_object(text: str, start: int = 0) -> tuple[Mapping[str, Any], int]:
 
 
 def call_of(value: Any, *, argument_keys: Sequence[str], id: str = "") -> ToolCall:
-    """The call that {"name": ..., argument_keys[0]: {...}} is. Any one of `argument_keys` will do, none means no
-    arguments. Raises Unreadable."""
+    """Return the call {"name": ..., argument_keys[0]: {...}}. The call may use any of `argument_keys`; without one, it
+    has no arguments. Raises UnreadableCall."""
     if not isinstance(value, dict):
         raise UnreadableCall(f"a call is a JSON object, not {kind_of(value)}")
     name = value.get("name")
@@ -74,7 +74,7 @@ def call_of(value: Any, *, argument_keys: Sequence[str], id: str = "") -> ToolCa
 
 
 def one_call(text: str, *, argument_keys: Sequence[str], whole: str, id: str = "") -> AnyCall:
-    """The call that `text` is, with nothing after it; `whole` is how it was sampled, markup included."""
+    """Return the call in `text`, with nothing after it. whole: the call as it was sampled, markup included."""
     try:
         value, end = read_json(text)
         if rest := text[end:].strip():
@@ -85,7 +85,7 @@ def one_call(text: str, *, argument_keys: Sequence[str], whole: str, id: str = "
 
 
 def calls_in_row(text: str, *, argument_keys: Sequence[str]) -> tuple[AnyCall, ...]:
-    """JSON calls one after the other, with white space or ";" between them; what cannot be read ends the row."""
+    """Return JSON calls in a row, with white space or ";" between them; unreadable JSON ends the row."""
     calls: list[AnyCall] = []
     end = 0
     while (start := _BETWEEN.match(text, end).end()) < len(text):  # type: ignore[union-attr]  # matches everywhere
@@ -101,18 +101,18 @@ def calls_in_row(text: str, *, argument_keys: Sequence[str]) -> tuple[AnyCall, .
 
 
 def seems_call(text: str) -> bool:
-    """Whether text that nothing marks as a call is meant as one: an object with a name or with arguments."""
+    """Return whether text without a mark is meant as a call: an object with a name or with arguments."""
     return text.lstrip().startswith("{") and _KEYS.search(text) is not None
 
 
 def malformed(text: str, problem: str, *, name: str = "", id: str = "") -> MalformedCall:
-    """A MalformedCall with the name that a "name" in `text` gives, where none is known."""
+    """Return a MalformedCall. name: if empty, taken from a "name" in `text`."""
     found = _NAME.search(text)
     return MalformedCall(text=text, problem=problem, name=name or (found[1] if found else ""), id=id)
 
 
 def written(call: ToolCall, argument_key: str) -> str:
-    """The JSON of a call as chat templates write it."""
+    """Return the JSON of a call as chat templates write it."""
     return json.dumps({"name": call.name, argument_key: dict(call.arguments)}, ensure_ascii=False)
 
 
@@ -122,7 +122,7 @@ def shown(text: str) -> str:
 
 
 def kind_of(value: Any) -> str:
-    """What JSON calls it."""
+    """Return the JSON type of the value, in words."""
     return _KINDS.get(type(value), "a number")
 
 

@@ -1,11 +1,11 @@
-"""The renderer of every family with chat turns: opened by the tokenizer's own template, continued by appending.
+"""The renderer of families with chat turns: the tokenizer's own template opens a context, appending continues it.
 
     opening  = chat template(messages, tools), up to where the policy's turn begins
     context  = opening + A0 (sampled) + end, replies, opener + A1 (sampled) + ...
 
 Rendering the whole conversation again for every turn would change tokens that the policy has seen or sampled: templates
-drop reasoning, move the tools, and text tokenises otherwise than it was sampled. What is appended is the family's fixed
-text, and a probe at construction compares it with what the template itself writes there.
+drop reasoning and move the tools, and text may tokenise differently from how it was sampled. The appended text is fixed
+for the family, and a probe at construction compares it with the template's own output.
 """
 
 from __future__ import annotations
@@ -34,26 +34,26 @@ from agentgrpo.renderers.tokens import (
     framed,
 )
 
-# --- The tokenizer's chat template, with what is said kept apart from what stands around it.
+# --- The tokenizer's chat template, with message contents kept apart from the markup around them.
 #
-# Contents are put in after the template has run, so that they are encoded as untrusted text. The same holds for any
-# text of a tool's description (from an MCP server, say) that spells a control token; other descriptions are left to the
+# Contents are put in after the template has run, so that they are encoded as untrusted text. So is any text
+# of a tool's description (from an MCP server, say) that spells a control token; other descriptions are left to the
 # template, which writes them as the model was trained to read them.
 
-# stand for the content of message i and for string i of the tools while the template is rendered: letters that
+# these stand for the content of message i and for string i of the tools while the template is rendered: letters that
 # templates neither trim nor test for. The quotation mark tells whether the template wrote the string as JSON.
 _SLOT = "\u27e6content-{}\u27e7"
 _GUARD = '\u27e6guard-{}"\u27e7'
 _SLOTS = re.compile('\u27e6content-(\\d+)\u27e7|\u27e6guard-(\\d+)(\\\\?)"\u27e7')
 _BRACKET = "\u27e6"
-# templates that write the date would render another opening tomorrow, in the middle of a run
+# templates that write the date would render a different opening tomorrow, in the middle of a run
 _DATE = date(2024, 7, 26)
 _CLOCK = re.compile(r"""strftime_now\(\s*(['"])(.*?)\1\s*\)""")
 
 
 #
 # A template is a program that came with the weights, and may loop for as long as it likes: it runs in a child process
-# (core.bounded), and what it once made is kept. Contents are no part of what it is given, so that few texts are made.
+# (core.bounded), and its outputs are cached. Contents are not passed to it, so there are few outputs.
 
 
 class ChatTemplate:
@@ -63,14 +63,14 @@ class ChatTemplate:
         self._tokenizer = tokenizer
         self._trusted, self._outside = trusted, outside
         template = tokenizer.chat_template
-        self._template = _dated(template) if isinstance(template, str) else None  # of several, it chooses itself
+        self._template = _dated(template) if isinstance(template, str) else None  # of several, the tokenizer chooses
         self._made = _made_by(json.dumps([template, tokenizer.special_tokens_map]))
         self._is_child = False
         self._work: Callable[[], object] | None = None
 
     def encode(self, messages: Sequence[Message], *, tools: Sequence[ToolSpec] = ()) -> tuple[int, ...]:
-        """The opening, ready for the policy's first token. Raises ConfigError where the template refuses or loses a
-        message."""
+        """Return the opening's token ids, ready for the policy's first token. Raises ConfigError if the template
+        refuses or drops a message."""
         guarded: list[str] = []
         turns = [self._turn(i, m, guarded) for i, m in enumerate(messages)]
         text = self.text(turns, tools=[self._guard(function(tool), guarded) for tool in tools])
@@ -86,8 +86,8 @@ class ChatTemplate:
         return (*ids, *self._trusted.encode(text[end:]))
 
     def text(self, turns: Sequence[Mapping[str, Any]], *, tools: Sequence[Any] = (), opened: bool = True) -> str:
-        """What the template makes of chat-completion messages; `opened`: up to where the policy's turn begins. Raises
-        ConfigError where it refuses, DataError where it does not come to an end."""
+        """Return the template's text for chat-completion messages. opened: include the beginning of the policy's turn.
+        Raises ConfigError if the template refuses, DataError if it does not come to an end."""
         given = json.dumps([list(turns), list(tools), opened])
         if given not in self._made:
             if self._is_child:
@@ -104,7 +104,7 @@ class ChatTemplate:
         return text
 
     def together(self, work: Callable[[], object]) -> None:
-        """Do `work`. All texts that it asks for are made by one child."""
+        """Run `work`; a single child process makes all its texts."""
         self._work = work
         try:
             work()
@@ -112,7 +112,7 @@ class ChatTemplate:
             self._work = None
 
     def _ask(self, work: Callable[[], object]) -> None:
-        """Have the texts that `work` asks for. Raises DataError as `text` does."""
+        """Make the texts that `work` asks for in a child process. Raises DataError like `text`."""
 
         def texts() -> str:
             self._is_child = True
@@ -123,7 +123,7 @@ class ChatTemplate:
         self._made |= {given: tuple(made) for given, made in json.loads(bounded(texts, "the chat template")).items()}
 
     def _make(self, given: str) -> tuple[str, str | None]:
-        """The text, or else why there is none."""
+        """Return the text and None, or "" and the reason for the refusal."""
         turns, tools, opened = json.loads(given)
         try:
             text = self._tokenizer.apply_chat_template(
@@ -136,7 +136,7 @@ class ChatTemplate:
             )
         except MemoryError:
             raise
-        except Exception as e:  # templates refuse by raising whatever they like
+        except Exception as e:  # templates refuse by raising any exception
             return "", text_of(e)
         return str(text), None
 
@@ -154,7 +154,8 @@ class ChatTemplate:
         }
 
     def _guard(self, value: Any, guarded: list[str]) -> Any:
-        """`value` with a slot for each string that spells a control token; the strings are added to `guarded`."""
+        """Return `value` with a slot for each string that spells a control token; the strings are added to
+        `guarded`."""
         if isinstance(value, str):
             if self._harmless(value):
                 return value
@@ -182,18 +183,18 @@ class ChatTemplate:
 
 @lru_cache(maxsize=64)
 def _made_by(template: str) -> dict[str, tuple[str, str | None]]:
-    """What a template has made, of what it was given: for all renderers of it."""
+    """The cache of a template, input -> output, shared by all its renderers."""
     return {}
 
 
 def function(tool: ToolSpec) -> dict[str, Any]:
-    """The tool as chat templates take it."""
+    """Return the tool as chat templates take it."""
     parts = {"name": tool.name, "description": tool.description, "parameters": dict(tool.parameters)}
     return {"type": "function", "function": parts}
 
 
 def _dated(template: str) -> str:
-    """The template with a clock that stands still."""
+    """Return the template with a fixed date."""
     dates = {found[2]: _DATE.strftime(found[2]) for found in _CLOCK.finditer(template)}
     if not dates:
         return template
@@ -218,8 +219,8 @@ class ChatRenderer:
     in_turns = True
 
     def __init__(self, *, tokenizer: FastTokenizer, family: ChatFamily) -> None:
-        """Raises ConfigError for a tokenizer that lacks the family's control tokens or its chat template, and where
-        the template continues a conversation otherwise than the family does."""
+        """Raises ConfigError if the tokenizer lacks the family's control tokens or a chat template, and if the template
+        does not continue a conversation as the family does."""
         added = added_tokens(tokenizer)
         if missing := [text for text in family.added if text not in added]:
             raise ConfigError(
@@ -247,7 +248,7 @@ class ChatRenderer:
         return self._template.encode(messages)
 
     def open_with_tools(self, messages: Sequence[Message], tools: Sequence[ToolSpec]) -> tuple[int, ...]:
-        """By the template's own description of tools; in words where it has none."""
+        """Describe tools as the template does, or in words if the template takes none."""
         if self.family.has_tools:
             return self._template.encode(messages, tools=tools)
         if tools:
@@ -265,7 +266,7 @@ class ChatRenderer:
         return self._trusted.decode(token_ids)
 
     def parse(self, token_ids: Sequence[int]) -> ParsedTurn:
-        """Text without calls is the answer, if the policy ended it: one that was cut short is none."""
+        """Text without calls is the answer if the policy ended the turn; a turn that was cut short has no answer."""
         ended = bool(token_ids) and token_ids[-1] in self.stop_token_ids
         spans = self._splitter.split(token_ids[:-1] if ended else token_ids)
         turn = self.family.read(spans, self._markup)
@@ -292,21 +293,21 @@ class ChatRenderer:
         return self.family.write(turn, self._markup) + self._markup.end
 
     def _end(self, sampled: Sequence[int]) -> tuple[Piece, ...]:
-        """The end of a turn that was cut short, or that ended with another token than the family's."""
+        """Return the end of a turn that was cut short or that ended with another token than the family's; else ()."""
         return () if sampled and sampled[-1] in self._ends else (Piece(self._markup.end, True),)
 
-    # --- what the template writes
+    # --- the template's own markup
 
     def _opener(self) -> str | None:
-        """What the template adds to begin the policy's turn; None where that is no plain addition."""
+        """Return the text that the template adds to begin the policy's turn; None if it also changes earlier text."""
         closed = self._template.text([_ASK], opened=False)
         opened = self._template.text([_ASK])
         return opened.removeprefix(closed) if opened.startswith(closed) else None
 
     def _agreed(self, opener: str | None) -> Markup:
-        """The first of the family's markups with which appending equals rendering, for a call (two, where the template
-        takes two in one turn) and what answers it. Only the end of the conversation is compared: what the template
-        makes of the turns before it is never used."""
+        """Return the first of the family's markups for which appending equals rendering, for a call (two, if the
+        template takes two in one turn) and its replies. Only the end of the conversation is compared: the template's
+        text for earlier turns is never used."""
         both = [ToolCall(name="probe", arguments={"text": text}, id=f"probe000{i}") for i, text in enumerate("ab")]
         told = [{"role": "assistant", "content": "probe"}, _ASK]
         calls = both if self._accepts(_ASK, *self._asked(both, self.family.markups[0])) else both[:1]
@@ -329,7 +330,7 @@ class ChatRenderer:
         )
 
     def _asked(self, calls: Sequence[ToolCall], markup: Markup) -> list[dict[str, Any]]:
-        """The messages of a turn that makes `calls`, and of the replies."""
+        """Return the messages of a turn that makes `calls`, and of the replies."""
         if not self.family.has_tools:
             text = self.family.write(ParsedTurn(calls=tuple(calls)), markup)
             shown = "".join(p.text for p in _texts(markup, [ToolReply(call=c, text=_REPLY) for c in calls]))
@@ -350,7 +351,7 @@ class ChatRenderer:
 
 
 def _replies(markup: Markup, replies: Sequence[ToolReply]) -> Iterator[Piece]:
-    """From behind the end of a turn up to the policy's next token."""
+    """Yield the pieces from the end of a turn up to the policy's next token."""
     yield Piece(markup.replies[0], True)
     yield from _texts(markup, replies)
     yield Piece(markup.replies[1] + markup.opener, True)
@@ -369,7 +370,7 @@ def _written(markup: Markup, text: str) -> str:
 
 
 def _difference(ours: str, theirs: str) -> str:
-    """Where two texts that should end alike first differ, read from the end; "" where they do not."""
+    """Describe where two texts that should end alike first differ, read from the end; "" if they do not differ."""
     if theirs.endswith(ours):
         return ""
     pairs = zip(reversed(ours), reversed(theirs), strict=False)

@@ -1,4 +1,4 @@
-"""Which renderer speaks to a policy: the one that `model.renderer` names, or the one its tokenizer was trained with."""
+"""Chooses a policy's renderer: the one that `model.renderer` names, or the one its tokenizer was trained with."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ from agentgrpo.renderers.react import ReactRenderer
 from agentgrpo.renderers.tags import TagsRenderer
 from agentgrpo.renderers.tokens import FastTokenizer
 
-# in the order in which auto asks: Qwen3's templates contain all that ChatML's do, and those what its tool-less ones do
+# in the order that auto tries: Qwen3's templates have all marks of ChatML's, and those all marks of tool-less ChatML's
 FAMILIES: tuple[ChatFamily, ...] = (MISTRAL, LLAMA3, QWEN3, CHATML, CHATML_FENCED, GEMMA)
 NAMES = ("auto", "plain", "react", "tags", *(family.name for family in FAMILIES))
 
 
 def choose(name: str, *, tokenizer: FastTokenizer) -> Renderer:
-    """The renderer `name` for an agent without tools; auto is plain. Raises ConfigError for an unknown name and for a
-    tokenizer that the renderer cannot use."""
+    """Return the renderer `name` for an agent without tools; auto is plain. Raises ConfigError for an unknown name and
+    for a tokenizer that the renderer cannot use."""
     return (
         PlainRenderer(tokenizer=tokenizer) if name in ("auto", "plain") else choose_for_tools(name, tokenizer=tokenizer)
     )
@@ -35,14 +35,14 @@ def choose(name: str, *, tokenizer: FastTokenizer) -> Renderer:
 def choose_for_tools(
     name: str, *, tokenizer: FastTokenizer, describe_tools: bool = False, tools: Sequence[ToolSpec] = ()
 ) -> ToolRenderer:
-    """The renderer `name` for an agent with tools; auto is the family of the tokenizer's chat template, react where
-    there is none that is known. `describe_tools` is for react and tags, which describe them only if asked; the families
-    always do. `tools`, those that will be offered, are for tags. Raises ConfigError as `choose` does, and for plain."""
+    """Return the renderer `name` for an agent with tools; auto is the family of the tokenizer's chat template, or react
+    if no family matches. describe_tools: for react and tags, which describe tools only if asked; families always do.
+    tools: the tools that will be offered, for tags. Raises ConfigError like `choose`, and for plain."""
     if name not in NAMES:
         raise ConfigError(f"renderer '{name}'; {', '.join(NAMES)} are allowed.{did_you_mean(name, NAMES)}")
     if name == "plain":
         raise ConfigError(
-            "renderer 'plain' cannot speak of tools; choose react, or auto for the tokenizer's own format"
+            "renderer 'plain' does not support tools; choose react, or auto for the tokenizer's own format"
         )
     if name == "tags":
         return TagsRenderer(tokenizer=tokenizer, tools=tools, describe_tools=describe_tools)
@@ -53,6 +53,6 @@ def choose_for_tools(
 
 
 def recognise(tokenizer: FastTokenizer) -> ChatFamily | None:
-    """The family that the chat template's own marks tell; None for another, and where there is no template."""
+    """Return the family by the marks in the chat template; None for an unknown template or without one."""
     template = str(tokenizer.chat_template or "")  # a mapping of several templates is spelled out
     return next((f for f in FAMILIES if all(mark in template for mark in f.recognised_by)), None)

@@ -1,4 +1,4 @@
-"""Tools in words, for policies whose chat template has no place for them. The result is message text: untrusted."""
+"""Describes tools in words, if the chat template has no place for them. The result is message text: untrusted."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ Words outside of tags call nothing."""
 
 
 def describe(tools: Sequence[ToolSpec], how: str) -> str:
-    """A line for each tool (name, description, JSON schema of its arguments), then `how` to call one."""
+    """Return a line for each tool (name, description, JSON schema of its arguments), then `how` to call one."""
     lines = [
         f"{t.name}: {t.description} Arguments: {json.dumps(dict(t.parameters), ensure_ascii=False)}" for t in tools
     ]
@@ -35,8 +35,8 @@ def describe(tools: Sequence[ToolSpec], how: str) -> str:
 
 
 def put_first(text: str, messages: Sequence[Message], *, system_role: bool) -> tuple[Message, ...]:
-    """`messages` with `text` after the system message's own; as the system message where there is none; or before the
-    first message's content where the chat template knows no system role."""
+    """Return `messages` with `text` added to the system message, or as a new system message. If the chat template has
+    no system role, `text` comes before the first message's content."""
     first, *rest = messages
     if first.role == "system":
         return (replace(first, content=f"{first.content}\n\n{text}"), *rest)

@@ -1,4 +1,4 @@
-"""What is particular to a family of chat models: how it writes calls, and what stands around the replies."""
+"""The format of a family of chat models: how it writes calls, and the markup around replies."""
 
 from __future__ import annotations
 
@@ -13,23 +13,22 @@ from agentgrpo.core.messages import AnyCall, ParsedTurn
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Markup:
-    """The fixed texts that the environment adds. After a sampled turn follow: `end` where the turn lacks it, then
-    replies[0] + (reply[0] TEXT reply[1], with `between` between them) + replies[1], or word[0] TEXT word[1], and
-    `opener`."""
+    """The fixed texts that the environment adds after a sampled turn: `end` if the turn lacks it; then replies[0] +
+    (reply[0] TEXT reply[1], joined by `between`) + replies[1], or word[0] TEXT word[1]; then `opener`."""
 
     end: str
     opener: str
     """The beginning of the policy's turn."""
     reply: tuple[str, str]
-    """Around the text of each reply; "{id}" stands for the id of its call."""
+    """Markup around each reply; "{id}" stands for the id of its call."""
     replies: tuple[str, str] = ("", "")
     between: str = ""
     word: tuple[str, str]
-    """Around a word of the environment: a user message."""
+    """Markup around an observation that answers no call: a user message."""
     quoted: bool = False
     """The text of a reply is written as a JSON string."""
     calls: str = ""
-    """What the policy writes before its calls, where the family has variants."""
+    """Text that the policy writes before its calls, if the family has variants."""
 
 
 class Span(NamedTuple):
@@ -43,21 +42,22 @@ class Span(NamedTuple):
 class ChatFamily:
     name: str
     recognised_by: tuple[str, ...]
-    """What all of its chat templates contain and no earlier family's of renderers.choose does."""
+    """Strings that all of its chat templates contain; no template of a later family in renderers.choose contains all of
+    them."""
     added: tuple[str, ...]
-    """Control strings that must be added tokens of the tokenizer, or untrusted text could spell them."""
+    """Control strings that must be added tokens of the tokenizer, since untrusted text could spell them otherwise."""
     ends: tuple[str, ...]
-    """Control strings that end a turn; those the tokenizer lacks do not count, the first is Markup.end."""
+    """Control strings that end a turn; the first is Markup.end. Strings that the tokenizer lacks are ignored."""
     marks: tuple[str, ...]
-    """Control strings that tell calls and reasoning from text. Where they are added tokens, only these tokens count."""
+    """Control strings that tell calls and reasoning from text. If they are added tokens, only these tokens count."""
     markups: tuple[Markup, ...]
     """The published variants; the first one that the chat template agrees with is used."""
     has_tools: bool = True
     """The chat template takes tools, tool calls and tool results."""
     read: Callable[[Sequence[Span], Markup], ParsedTurn]
-    """The turn without its answer: what is content may be one. Never raises. The first span's mark is ""."""
+    """Reads a turn, without deciding whether its content is an answer. Never raises. The first span's mark is ""."""
     write: Callable[[ParsedTurn, Markup], str]
-    """The text that `read` reads as the given turn, up to Markup.end."""
+    """Writes the text that `read` reads as the given turn, up to Markup.end."""
 
 
 class Splitter:
@@ -66,7 +66,7 @@ class Splitter:
     def __init__(
         self, marks: Iterable[str], *, added: Callable[[str], int | None], decode: Callable[[Sequence[int]], str]
     ) -> None:
-        """`added(mark)`: its token id, None where it is plain text to the tokenizer and has to be found as such."""
+        """added(mark): the mark's token id; None if it is plain text to the tokenizer and must be found as text."""
         ids = {mark: added(mark) for mark in marks}
         self._by_id = {i: mark for mark, i in ids.items() if i is not None}
         plain = [re.escape(mark) for mark, i in ids.items() if i is None]
@@ -90,11 +90,11 @@ class Splitter:
 
 
 def in_lines(turn: ParsedTurn, written: Callable[[AnyCall], str]) -> str:
-    """Content, answer and calls, on lines of their own; what is empty is left out."""
+    """Return content, answer and calls, each on its own line; empty parts are left out."""
     texts = [turn.content, turn.answer or "", *map(written, turn.calls)]
     return "\n".join(text for text in texts if text)
 
 
 def spelled(spans: Iterable[Span]) -> str:
-    """The text as it was sampled."""
+    """Return the text as it was sampled."""
     return "".join(chain.from_iterable(spans))

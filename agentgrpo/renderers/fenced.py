@@ -1,4 +1,4 @@
-"""Chat templates without tools: they are described in words, and calls are JSON in a code block.
+"""Chat templates without tools: tools are described in words, and calls are JSON in a code block.
 
     <start_of_turn>model
     ```tool_code
@@ -9,8 +9,8 @@
     41
     ```<end_of_turn>
 
-Gemma's, which have no system role either, and ChatML's where they know no calls (SmolLM2, Phi-4, Yi). Blocks named
-tool_call, function_call and json are read too, and so is a turn that is such an object and nothing else.
+For Gemma's templates, which have no system role either, and ChatML templates without calls (SmolLM2, Phi-4, Yi). Blocks
+named tool_call, function_call and json are read too, and so is a turn that consists of such an object.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def read(spans: Sequence[Span], markup: Markup) -> ParsedTurn:
         return ParsedTurn(calls=calls_in_row(text, argument_keys=ARGUMENTS))
     calls: list[AnyCall] = []
     rest: list[str] = []
-    name, begin = "", 0  # of the block that is open, and where its fence or the text outside blocks begins
+    name, begin = "", 0  # name of the open block, and where its fence or the text outside blocks begins
     for fence in _FENCE.finditer(text):
         closes = bool(name) and not fence[1]
         end = fence.end() if closes else fence.start()
@@ -49,7 +49,7 @@ def write(turn: ParsedTurn, markup: Markup) -> str:
 
 
 def _take(name: str, text: str, *, closed: bool, calls: list[AnyCall], rest: list[str]) -> None:
-    """Adds a block, fences included, or the text between blocks to what it is."""
+    """Add a block, fences included, or the text between blocks to `calls` or `rest`."""
     inside = text.partition("\n")[2].removesuffix("```") if closed else text.partition("\n")[2]
     if name not in _CALLS and not (name == "json" and seems_call(inside)):
         rest.append(text)
@@ -63,7 +63,7 @@ def _take(name: str, text: str, *, closed: bool, calls: list[AnyCall], rest: lis
 
 
 def _in_block(call: AnyCall) -> AnyCall:
-    """A malformed call with its block around it, as it would be written."""
+    """Return the call; a malformed call gets its block back, as it would be written."""
     return replace(call, text=_block(call.text.strip())) if isinstance(call, MalformedCall) else call
 
 

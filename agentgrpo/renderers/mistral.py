@@ -3,7 +3,7 @@
     [TOOL_CALLS] [{"name": "lookup", "arguments": {"key": "nut"}, "id": "a1b2c3d4e"}]</s>
     [TOOL_RESULTS] {"content": 41, "call_id": "a1b2c3d4e"}[/TOOL_RESULTS]
 
-(on one line). A call without a fit id of its own is given one that its place and content determine.
+(on one line). A call without a valid id gets one that depends on its place and content.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ def write(turn: ParsedTurn, markup: Markup) -> str:
 
 
 def _calls(span: Span, *, taken: Sequence[str]) -> list[AnyCall]:
-    """The calls of one array. `taken`: ids of the turn's earlier calls."""
+    """Return the calls of one array. taken: ids of the turn's earlier calls."""
     whole = spelled([span])
     try:
         values, end = read_json(span.text)

@@ -1,8 +1,8 @@
-"""The renderer for every model family: plain text, opened by the chat template where there is one.
+"""The renderer for every model family: plain text, opened by the chat template if there is one.
 
-Without a chat template the opening is the messages' contents, each on a line of its own. With one, the template writes
-what stands around the contents. Either way the episode then is one assistant turn: what the environment adds is plain
-text inside it (as in Search-R1), so no template has to be trusted to render a prefix the same way twice.
+Without a chat template the opening is the messages' contents, each on a line of its own. With a template, the template
+writes the markup around the contents. Either way the episode is then one assistant turn: observations are plain text
+inside it (as in Search-R1), so no template has to render a prefix the same way twice.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ class PlainRenderer:
     in_turns = False
 
     def __init__(self, *, tokenizer: FastTokenizer, chat_template: str = "auto") -> None:
-        """`chat_template`: auto (use the tokenizer's where it has one), always, never. Raises ConfigError for another
-        word, for always without a template, and for a tokenizer that cannot keep text from outside harmless."""
+        """chat_template: auto (use the tokenizer's if it has one), always or never. Raises ConfigError for another
+        value, for always without a template, and for a tokenizer that cannot keep untrusted text harmless."""
         if chat_template not in ("auto", "always", "never"):
             raise ConfigError(f"chat_template '{chat_template}': auto, always or never is allowed; choose one")
         if chat_template == "always" and not tokenizer.chat_template:
@@ -41,8 +41,8 @@ class PlainRenderer:
         self.stop_token_ids: tuple[int, ...] = () if tokenizer.eos_token_id is None else (tokenizer.eos_token_id,)
 
     def open(self, messages: Sequence[Message]) -> tuple[int, ...]:
-        """Plain: "\\n".join(contents) + "\\n", after the BOS token where the tokenizer itself would begin with one.
-        Raises ConfigError where the chat template refuses or loses a message."""
+        """Plain: "\\n".join(contents) + "\\n", after the BOS token if the tokenizer itself would begin with one. Raises
+        ConfigError if the chat template refuses or drops a message."""
         if self._template is None:
             return self._begin + self._opening.encode("\n".join(m.content for m in messages) + "\n")
         return self._template.encode(messages)
@@ -51,7 +51,8 @@ class PlainRenderer:
         return encode_pieces(pieces, trusted=self._trusted, outside=self._outside)
 
     def tell(self, pieces: Sequence[Piece], *, sampled: Sequence[int]) -> tuple[int, ...]:
-        """On lines of its own. The line ends are encoded with our own text beside them, whose tokens they join."""
+        """Put the pieces on separate lines. Line ends are encoded with the adjacent trusted text, since they may share
+        its tokens."""
         return self.observe(framed("\n", pieces, "\n"))
 
     def encode_action(self, text: str) -> tuple[int, ...]:
@@ -62,7 +63,7 @@ class PlainRenderer:
 
 
 def takes_system(renderer: Renderer) -> bool:
-    """Whether the chat template, where there is one, has a system role."""
+    """Return whether a system message can be rendered: no chat template, or one with a system role."""
     try:
         renderer.open((Message(role="system", content="s"), Message(role="user", content="u")))
     except ConfigError:
@@ -71,6 +72,6 @@ def takes_system(renderer: Renderer) -> bool:
 
 
 def _leading_bos(tokenizer: FastTokenizer) -> tuple[int, ...]:
-    """The BOS token where the tokenizer puts one before every text (Llama, Gemma), nothing elsewhere."""
+    """Return the BOS token if the tokenizer puts one before every text (Llama, Gemma), else nothing."""
     around = tokenizer.backend_tokenizer.encode("", add_special_tokens=True).ids
     return (around[0],) if around and around[0] == tokenizer.bos_token_id else ()

@@ -9,8 +9,8 @@
     <tool_call>
     ...
 
-Its templates drop the reasoning of earlier turns when a conversation is rendered anew. Here nothing is rendered anew:
-what was sampled stays. Some templates open the block themselves; then the policy's turn begins inside it.
+Its templates drop the reasoning of earlier turns when a conversation is rendered again. Here nothing is rendered again:
+sampled tokens stay. Some templates open the block themselves; then the policy's turn begins inside it.
 """
 
 from __future__ import annotations
@@ -39,12 +39,12 @@ def write(turn: ParsedTurn, markup: Markup) -> str:
 
 
 def _is_open(markup: Markup) -> bool:
-    """Whether the policy's turn begins inside a block of reasoning."""
+    """Return whether the policy's turn begins inside a block of reasoning."""
     return markup.opener.rstrip().endswith(THINK)
 
 
 def _thoughts(spans: Sequence[Span], *, begun: bool) -> tuple[str, list[Span]]:
-    """The text of the reasoning, and the spans outside it. A call inside is a thought, not a call."""
+    """Return the text of the reasoning, and the spans outside it. A call inside is a thought, not a call."""
     blocks: list[list[Span]] = [[]] if begun else []
     rest: list[Span] = []
     for mark, text in spans:
@@ -52,7 +52,7 @@ def _thoughts(spans: Sequence[Span], *, begun: bool) -> tuple[str, list[Span]]:
             blocks.append([Span("", text)])
             begun = True
         elif mark == END_THINK:
-            if not begun:  # all before it was meant as reasoning
+            if not begun:  # the text so far was meant as reasoning
                 blocks.append(rest)
                 rest = []
             rest.append(Span("", text))

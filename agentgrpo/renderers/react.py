@@ -7,8 +7,8 @@
     Final Answer: 1276<eos>
 
 The policy samples "\\nObservation:" itself, as the stop string of a call, and eos after the answer; both are trained
-on. The environment appends " 41\\n". The whole episode is one turn of the chat template, where there is one. Several
-actions before one observation are parallel calls; their results follow each other, an "Observation:" each.
+on. The environment appends " 41\\n". If there is a chat template, the whole episode is one of its turns. Several
+actions before one observation are parallel calls; their results follow one another, each after an "Observation:".
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class ReactRenderer:
     in_turns = False
 
     def __init__(self, *, tokenizer: FastTokenizer, chat_template: str = "auto", describe_tools: bool = False) -> None:
-        """`chat_template` as in PlainRenderer. `describe_tools`: the opening lists the tools and this format; a policy
+        """chat_template: as in PlainRenderer. describe_tools: the opening lists the tools and this format; a policy
         that was warm-started on the format needs neither. Raises ConfigError for a tokenizer without eos token."""
         self._plain = PlainRenderer(tokenizer=tokenizer, chat_template=chat_template)
         self.stop_token_ids, self.longest_token = self._plain.stop_token_ids, self._plain.longest_token
@@ -75,8 +75,8 @@ class ReactRenderer:
         return self._plain.decode(token_ids)
 
     def parse(self, token_ids: Sequence[int]) -> ParsedTurn:
-        """Calls before answers: text after an action that is no further action makes it malformed. An answer counts
-        only where eos ended it: one that was cut short is none."""
+        """Calls take precedence over answers. Text after an action that is not another action makes it malformed. An
+        answer counts only if eos ended it; an answer that was cut short is content."""
         ended = bool(token_ids) and token_ids[-1] in self.stop_token_ids
         text = self.decode(token_ids[:-1] if ended else token_ids)
         body = text.partition(STOP)[0]
@@ -97,7 +97,7 @@ class ReactRenderer:
         )
 
     def answered(self, context: str) -> list[str]:
-        """Of calls that were made one by one."""
+        """Return the replies to calls that were made one by one."""
         return [text.strip() for text in _ANSWERED.findall(context)]
 
     def reply(self, replies: Sequence[ToolReply], *, sampled: Sequence[int]) -> tuple[int, ...]:
@@ -105,7 +105,7 @@ class ReactRenderer:
         for i, reply in enumerate(replies):
             if i:
                 pieces.append(Piece(STOP, True))
-            # the space and the line's end are encoded with the text, whose tokens they join
+            # the space and the line's end are encoded with the text, since they may share its tokens
             pieces.append(Piece(f" {reply.text}" + "\n" * (i + 1 == len(replies)), False))
         return self.observe(pieces)
 
@@ -123,7 +123,7 @@ class ReactRenderer:
         return "".join((*parts, f"{_FINAL} {turn.answer}" if turn.answer is not None else "", self._eos))
 
     def _rest_of_stop(self, sampled: Sequence[int]) -> str:
-        """What the turn lacks of the stop string: nothing, the part that was cut off, or all of it."""
+        """Return the part of the stop string that the turn lacks: nothing, the part that was cut off, or all of it."""
         if not sampled or sampled[-1] in self.stop_token_ids:
             return STOP
         tail = self.decode(sampled[-_TAIL:])
@@ -131,12 +131,12 @@ class ReactRenderer:
 
 
 def _begun(text: str) -> int:
-    """How many characters of the stop string `text` ends with."""
+    """Return how many characters of the stop string `text` ends with."""
     return next(n for n in range(len(STOP) - 1, -1, -1) if text.endswith(STOP[:n]))
 
 
 def _calls(acts: str) -> Iterator[AnyCall]:
-    """Every call of `acts`, which is "" or begins with an action."""
+    """Yield every call of `acts`, which is "" or begins with an action."""
     starts = [m.start() for m in _ACTION.finditer(acts)]
     if acts and (not starts or starts[0]):
         starts.insert(0, 0)

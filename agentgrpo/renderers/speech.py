@@ -1,8 +1,8 @@
-"""A context as a model elsewhere may be asked to continue it, which takes text and gives text.
+"""Converts a context for an external model, which takes text and returns text.
 
 token ids --transcript--> text          control tokens spelled out
-token ids --messages----> [Message]     cut at the ids of control tokens, which no text from outside has
-text      --said--------> token ids     of what the model said, control tokens out of its reach
+token ids --messages----> [Message]     cut at the ids of control tokens, which untrusted text never has
+text      --said--------> token ids     the model's reply, in which it cannot write control tokens
 """
 
 from __future__ import annotations
@@ -19,19 +19,19 @@ from agentgrpo.renderers.qwen3 import END_THINK, THINK
 from agentgrpo.renderers.tokens import FastTokenizer, added_tokens
 
 _ROLES: Mapping[str, Role] = {"system": "system", "user": "user", "assistant": "assistant", "model": "assistant"}
-"""Of a turn's header; all others, such as ipython, are what a model elsewhere knows as the user."""
+"""Role in a turn's header -> role of a message; other roles, such as ipython, become the user."""
 _WITH_HEADERS: Mapping[str, tuple[str, str]] = {
     "<|im_start|>": ("\n", ""),
     "<|start_header_id|>": ("<|end_header_id|>", "\n\n"),
     "<start_of_turn>": ("\n", ""),
 }
-"""Control string that begins a turn -> what ends the role after it, and what stands before the content."""
+"""Control string that begins a turn -> the end of the role after it, and the text before the content."""
 _BRACKETS: Mapping[str, tuple[str, Role]] = {
     "[AVAILABLE_TOOLS]": ("[/AVAILABLE_TOOLS]", "system"),
     "[INST]": ("[/INST]", "user"),
     "[TOOL_RESULTS]": ("[/TOOL_RESULTS]", "user"),
 }
-"""Mistral's, between which everything is the policy's."""
+"""Mistral's opening control string -> the closing one, and the role. Text outside them is the policy's."""
 
 
 class _Turn(NamedTuple):
@@ -41,7 +41,7 @@ class _Turn(NamedTuple):
 
 
 class Speech:
-    """Of one renderer."""
+    """Converts the contexts of one renderer."""
 
     def __init__(self, renderer: Renderer, tokenizer: FastTokenizer) -> None:
         self._renderer = renderer
@@ -56,8 +56,8 @@ class Speech:
         return self._renderer.decode(token_ids)
 
     def messages(self, token_ids: Sequence[int]) -> list[Message]:
-        """Where the renderer speaks in turns, those before the policy's. Else one user message with all that was said
-        so far: an assistant's turn cannot be continued over every endpoint."""
+        """Return the turns before the policy's, if the renderer has chat turns. Otherwise return one user message with
+        the whole text so far, because not every endpoint can continue an assistant turn."""
         turns = [t for t in self._turns(token_ids) if t.text.strip()]
         if self._is_chat and turns and turns[-1].text.strip() == THINK:
             turns.pop()
@@ -67,18 +67,18 @@ class Speech:
         return [Message(role="user", content=text)]
 
     def said(self, text: str, *, after: Sequence[int]) -> tuple[int, ...]:
-        """The turn that a model elsewhere takes after a context. Of control tokens it has those alone by which the
-        renderer's family tells calls and reasoning from text, as a policy would sample them."""
+        """Return the token ids of an external model's turn after a context. The only control tokens in it are the marks
+        of calls and reasoning of the renderer's family, as a policy would sample them."""
         turns = list(self._turns(after)) if self._is_chat else []
         if turns and turns[-1].text.strip() == THINK and END_THINK not in text:
-            text = f"\n{END_THINK}\n\n{text}"  # it was asked for no thoughts, and the context has begun them
+            text = f"\n{END_THINK}\n\n{text}"  # the context opened the reasoning, which the model was not asked for
         ids: list[int] = []
         for piece in _cut(text, self._marks):
             ids += [self._marks[piece]] if piece in self._marks else self._renderer.observe((Piece(piece, False),))
         return tuple(ids)
 
     def _turns(self, token_ids: Sequence[int]) -> Iterator[_Turn]:
-        """Empty where the context has no control tokens of the family's."""
+        """Yield the turns; none if the context has no control tokens of the family."""
         pieces: list[tuple[str, list[int]]] = [("", [])]
         for i in token_ids:
             if i in self._controls:
@@ -116,7 +116,7 @@ class Speech:
 
 
 def _controls(family: ChatFamily | None) -> set[str]:
-    """Control strings at which a context is cut; not those inside a turn, such as of a call."""
+    """Return the control strings at which a context is cut, without control strings inside a turn, such as a call's."""
     if family is None:
         return set()
     heads = {c for c in family.added if c in _WITH_HEADERS or c in _BRACKETS}
@@ -125,7 +125,7 @@ def _controls(family: ChatFamily | None) -> set[str]:
 
 
 def _cut(text: str, marks: Mapping[str, int]) -> Iterator[str]:
-    """`text` in pieces, of which some are marks."""
+    """Yield `text` in pieces; each mark is a piece."""
     while text:
         at, mark = min(((text.find(m), m) for m in marks if m in text), default=(len(text), ""))
         if at:

@@ -1,13 +1,13 @@
-"""Calls as tags in plain text, for every tokenizer: the shortest way to write them, made for tools that take a text.
+"""Calls as tags in plain text, for every tokenizer: the shortest format, made for tools that take a text.
 
     <insert> Velmor lives in Castin</insert>                          a tool whose only argument is a string
-    <memory_insert>{"memory_type": "core", "content": "..."}</memory_insert>      any other: a JSON object
+    <memory_insert>{"memory_type": "core", "content": "..."}</memory_insert>      any other tool: a JSON object
     <skip>                                                            a tool without arguments; <skip/> is read too
-    <result>41</result>                                               what the environment adds, one for each call
+    <result>41</result>                                               added by the environment, one for each call
 
-Calls follow each other with nothing between them, eos ends the turn. Which tools take a bare text is known from
-`tools`: a tag of one of them that cannot be read is a malformed call. A tag of another name is a call where its closing
-tag is there too, and text otherwise. Text outside of calls is content; a turn of nothing else is an answer.
+Calls follow one another with nothing between them; eos ends the turn. `tools` tells which tools take a bare text. An
+unreadable tag with the name of one of `tools` is a malformed call. A tag with another name is a call if its closing tag
+follows, and text otherwise. Text outside calls is content; a turn without calls is an answer.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _TAG = re.compile(r"<(/?)([A-Za-z_][\w.-]{0,63})[ \t]*(/?)>", re.ASCII)
 
 
 class _Tags:
-    """Every tag of a text. Finding the next one costs little, however many a policy writes and never closes."""
+    """Every tag of a text. Finding the next tag is cheap, however many tags a policy writes and never closes."""
 
     def __init__(self, text: str, known: Collection[str]) -> None:
         """known: names of tools."""
@@ -41,7 +41,7 @@ class _Tags:
             self._by_name.setdefault(tag[2], []).append(tag)
 
     def next(self, start: int, name: str) -> re.Match[str] | None:
-        """The first one from `start` on that is of `name` or of a known tool."""
+        """Return the first tag from `start` on that is named `name` or like a known tool."""
         found = [_from(tags, start) for tags in (self._known, self._by_name.get(name, []))]
         return min((tag for tag in found if tag is not None), key=lambda tag: tag.start(), default=None)
 
@@ -66,9 +66,9 @@ class TagsRenderer:
         chat_template: str = "auto",
         describe_tools: bool = False,
     ) -> None:
-        """`tools`: those that will be offered. `chat_template` as in PlainRenderer. `describe_tools`: the opening lists
+        """tools: the tools that will be offered. chat_template: as in PlainRenderer. describe_tools: the opening lists
         the tools and this format; a policy that was warm-started on the format needs neither. Raises ConfigError for a
-        tokenizer without eos token, and for a tool whose name is no tag's."""
+        tokenizer without eos token, and for a tool whose name cannot be a tag."""
         self._plain = PlainRenderer(tokenizer=tokenizer, chat_template=chat_template)
         self.stop_token_ids, self.longest_token = self._plain.stop_token_ids, self._plain.longest_token
         if not self.stop_token_ids:
@@ -103,13 +103,14 @@ class TagsRenderer:
         return self._plain.decode(token_ids)
 
     def parse(self, token_ids: Sequence[int]) -> ParsedTurn:
-        """Calls before answers, and an answer counts only where eos ended it: one that was cut short is content."""
+        """Calls take precedence over answers. An answer counts only if eos ended it; an answer that was cut short is
+        content."""
         ended = bool(token_ids) and token_ids[-1] in self.stop_token_ids
         text = self.decode(token_ids[:-1] if ended else token_ids)
         calls: list[AnyCall] = []
         around: list[str] = []
         tags = _Tags(text, self._forms)
-        read = 0  # all before it is a call's, or in `around`
+        read = 0  # text before this index belongs to a call or is in `around`
         for tag in tags.all:
             if tag.start() >= read and (found := self._call(text, tag, tags)):
                 around.append(text[read : tag.start()].strip())
@@ -131,7 +132,7 @@ class TagsRenderer:
         return self.observe([*pieces, Piece("\n", True)])
 
     def written(self, text: str) -> str:
-        """A tool's text must not end its own frame."""
+        """Escape the text, so that it cannot close its own tag."""
         return unframed(text, ("result",))
 
     def tell(self, pieces: Sequence[Piece], *, sampled: Sequence[int]) -> tuple[int, ...]:
@@ -146,7 +147,7 @@ class TagsRenderer:
         return "" if sampled and sampled[-1] in self.stop_token_ids else self._eos
 
     def _call(self, text: str, tag: re.Match[str], tags: _Tags) -> tuple[AnyCall, int] | None:
-        """The call that begins with `tag`, and the index behind it; None where it begins none."""
+        """Return the call that begins with `tag` and the index after it; None if no call begins there."""
         name, begin = tag[2], tag.end()
         form = self._forms.get(name)
         if tag[1]:
@@ -191,7 +192,8 @@ class TagsRenderer:
 
 
 def _form(tool: ToolSpec) -> str | None:
-    """How its arguments are written: "" = there are none, a name = the text of that one, None = a JSON object."""
+    """Return how a tool's arguments are written: "" = no arguments, a name = the bare text of that argument, None = a
+    JSON object."""
     properties = tool.parameters.get("properties") or {}
     if not properties:
         return ""
@@ -200,6 +202,6 @@ def _form(tool: ToolSpec) -> str | None:
 
 
 def _example(tool: ToolSpec) -> ToolCall:
-    """A call with the names of the arguments in their places."""
+    """Return a call with the arguments' names, in capitals, as values."""
     properties = tool.parameters.get("properties") or {}
     return ToolCall(name=tool.name, arguments={name: name.upper() for name in properties})

@@ -1,8 +1,8 @@
 """Text to tokens under two rules: trusted text may use added tokens, text from outside may not.
 
-`split_special_tokens` is no such rule: it leaves added tokens that are not flagged special (`<tool_call>`, `<think>`)
-within reach of any document that spells them. Here text from outside meets a clone of the tokenizer that has no added
-tokens at all. What this does not do: change the text. A document that spells a control string stays readable as such.
+`split_special_tokens` is not enough: any document can still spell added tokens that are not flagged special
+(`<tool_call>`, `<think>`). Here text from outside is encoded by a clone of the tokenizer without any added tokens. The
+text itself is not changed: a control string in a document stays readable.
 """
 
 from __future__ import annotations
@@ -20,14 +20,15 @@ from agentgrpo.core.types import Piece
 
 # strings, not tokens: a string of a few hundred tokens costs some 10 KB
 _CACHED_STRINGS = 8192
-# characters of a string that is not kept, and is encoded with the interpreter released to other threads
+# characters; longer strings are not cached, and are encoded with the interpreter lock released
 _LONG = 2**14
-# a rare letter, an emoji, a control character, a byte-order mark: where there is no token for them, <unk> would appear
+# a rare letter, an emoji, a control character, a byte-order mark: a tokenizer without tokens for them writes <unk>
 _RARE = "\u00e9 \u0141 \u6f22 \U0001f642 \u0001 \ufeff"
 
 
 class FastTokenizer(Protocol):
-    """What is needed of a transformers tokenizer: the Rust one inside, its control ids and its chat template."""
+    """The part of a transformers tokenizer that is used here: the Rust one inside, its control ids and its chat
+    template."""
 
     eos_token_id: int | None
     bos_token_id: int | None
@@ -46,10 +47,10 @@ class FastTokenizer(Protocol):
 
 
 def backend_of(tokenizer: FastTokenizer, *, begins: bool = False) -> Tokenizer:
-    """A private copy of the Rust tokenizer, without truncation or padding that somebody may have set on it.
+    """Return a private copy of the Rust tokenizer, without truncation or padding set on it.
 
-    SentencePiece tokenizers put a space of their own before a text that begins the context. The copy is for texts that
-    continue it, unless `begins`: there the space would be one that nobody wrote."""
+    SentencePiece tokenizers add a space before a text that begins the context. Unless `begins`, the copy is for texts
+    that continue the context and adds no such space."""
     state = _rust(tokenizer).to_str()
     copy = Tokenizer.from_str(state if begins else _continuing(state))
     copy.no_truncation()
@@ -68,9 +69,9 @@ def _rust(tokenizer: FastTokenizer) -> Tokenizer:
 
 
 def _continuing(state: str) -> str:
-    """The state of a tokenizer that puts no space of its own before a text."""
+    """Return the state of a tokenizer that adds no space before a text."""
     if '"prepend_scheme":"first"' not in state:
-        return state  # nearly all: reading the JSON of a large vocabulary takes a second
+        return state  # for most tokenizers; parsing the JSON of a large vocabulary takes a second
     spec = json.loads(state)
     cut = spec["pre_tokenizer"]
     for step in cut.get("pretokenizers", [cut]):
@@ -80,18 +81,19 @@ def _continuing(state: str) -> str:
 
 
 def added_tokens(tokenizer: FastTokenizer) -> dict[str, int]:
-    """Id by text of every token that is no result of merging bytes or letters: what text from outside may not spell."""
+    """Return id by text of all added tokens, which do not come from merging bytes or letters: text from outside may not
+    spell them."""
     added = _rust(tokenizer).get_added_tokens_decoder()
     return {token.content: i for i, token in sorted(added.items())}
 
 
 def whole_characters(text: str) -> str:
-    """`text` with "?" for each half of a surrogate pair: JSON can carry such a thing, but it is no text."""
+    """Return `text` with "?" for each unpaired surrogate, which JSON can carry but UTF-8 cannot."""
     return text.encode("utf-8", "replace").decode()
 
 
 class _Encoder:
-    """Encodes with `backend`, and puts nothing around a text."""
+    """Encodes with `backend`, without special tokens around the text."""
 
     def __init__(self, backend: Tokenizer) -> None:
         self._backend = backend
@@ -104,17 +106,17 @@ class _Encoder:
         text = whole_characters(text)
         if len(text) <= _LONG:
             return tuple(self._backend.encode(text, add_special_tokens=False).ids)
-        # in the same way; but `encode` holds all threads up, and notes where each token stands
+        # the same ids; but `encode` blocks all threads, and records the place of each token
         return tuple(self._backend.encode_batch_fast([text], add_special_tokens=False)[0].ids)
 
 
 class TrustedEncoder(_Encoder):
-    """Encodes text that we wrote, added tokens in use and nothing put around it; decodes what was sampled."""
+    """Encodes trusted text, with added tokens and without special tokens around it; decodes sampled tokens."""
 
     def __init__(self, tokenizer: FastTokenizer) -> None:
         super().__init__(backend_of(tokenizer))
         self.longest_token = max(map(len, self._backend.get_vocab(with_added_tokens=True)))
-        """Characters that one token stands for at most."""
+        """Length of the longest token in characters."""
 
     def decode(self, token_ids: Sequence[int]) -> str:
         """Every token spelled out, control tokens too; no clean-up of spaces."""
@@ -123,17 +125,18 @@ class TrustedEncoder(_Encoder):
 
 class OutsideEncoder(_Encoder):
     """Encodes untrusted text: `encode(text)` never holds the id of an added or special token, whatever the text spells.
-    Added tokens of nothing but white space (Gemma's) are plain text.
+    Added tokens that are only white space (Gemma's) are plain text.
 
-    Raises ConfigError at construction for a tokenizer for which that cannot be: one whose added tokens are also plain
-    vocabulary, or that writes an added token for letters it does not know.
+    Raises ConfigError at construction for a tokenizer that cannot guarantee this: its added tokens are also plain
+    vocabulary, or it writes an added token for unknown letters.
     """
 
     def __init__(
         self, tokenizer: FastTokenizer, *, control: Collection[str] | None = None, begins: bool = False
     ) -> None:
-        """`control`: the added tokens that mean something to the renderer besides the special ones; others may be plain
-        vocabulary as well, such as Gemma's HTML tags. None = all mean something. `begins`: as in backend_of."""
+        """control: added tokens, besides the special ones, that have a meaning for the renderer; other added tokens may
+        also be plain vocabulary, such as Gemma's HTML tags. None = every added token has a meaning. begins: as in
+        backend_of."""
         original = backend_of(tokenizer, begins=begins)
         spec = json.loads(original.to_str())
         spec["added_tokens"] = []
@@ -146,7 +149,7 @@ class OutsideEncoder(_Encoder):
         self._test([token.content for i, token in added.items() if i in self.protected])
 
     def _is_plain(self, i: int, content: str, control: Collection[str] | None) -> bool:
-        """Whether an added token is no more than a word of the vocabulary that is found first."""
+        """Return whether an added token is only a plain vocabulary word that is matched first."""
         if not content.replace("\u2581", " ").strip():
             return True
         return control is not None and content not in control and i in self._backend.encode(content).ids
@@ -158,7 +161,8 @@ class OutsideEncoder(_Encoder):
         return ids
 
     def _test(self, control_strings: Sequence[str]) -> None:
-        """Each control string bare, between spaces, between letters and twice; and letters that may have no token."""
+        """Try each control string bare, between spaces, between letters and twice; and letters that may have no
+        token."""
         self._try(_RARE, spells=_RARE)
         for control in control_strings:
             for hostile in (control, f" {control} ", f"a{control}b", control * 2):
@@ -176,13 +180,13 @@ class OutsideEncoder(_Encoder):
 
 
 def encode_pieces(pieces: Sequence[Piece], *, trusted: TrustedEncoder, outside: OutsideEncoder) -> tuple[int, ...]:
-    """Each piece is encoded on its own, so that no token can span the border of trust."""
+    """Encode each piece separately, so that no token spans trusted and untrusted text."""
     return tuple(chain.from_iterable((trusted if piece.trusted else outside).encode(piece.text) for piece in pieces))
 
 
 def framed(before: str, pieces: Sequence[Piece], after: str) -> tuple[Piece, ...]:
-    """The pieces, one at least, between texts of ours. What of them is ours at either end is encoded together with
-    these, as if it had been written so."""
+    """Return one or more pieces between two trusted texts. A trusted piece at either end is joined with the adjacent
+    text, so that both are encoded together."""
     *rest, last = pieces
     framing = [*rest, Piece(last.text + after, True)] if last.trusted else [*rest, last, Piece(after, True)]
     first, *rest = framing

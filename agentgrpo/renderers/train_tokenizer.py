@@ -1,4 +1,4 @@
-"""A small byte-level BPE tokenizer, trained on the texts it will meet: what makes a tiny model from nothing possible.
+"""A small byte-level BPE tokenizer, trained on the texts it will encode: for tiny models trained from scratch.
 
 Control strings of the action grammar are single added tokens, so that a policy says "search" or "answer" with its first
 token. They are not special: decoding spells them out, and only trusted text is encoded with them."""
@@ -31,29 +31,28 @@ _REPEATS = 10_000
 
 
 def labels(*, rounds: int, queries: int, docs: int) -> tuple[str, ...]:
-    """Result labels as single tokens: "[R1Q1D1]" ... in order of round, query, document."""
+    """Return result labels for single tokens: "[R1Q1D1]" ... in order of round, query, document."""
     return tuple(
         f"[R{r}Q{q}D{d}]" for r in range(1, rounds + 1) for q in range(1, queries + 1) for d in range(1, docs + 1)
     )
 
 
 def byte_level() -> pre_tokenizers.PreTokenizer:
-    """Words with the space before them, numbers, punctuation: GPT-2's cut."""
+    """Cut texts like GPT-2: words with the space before them, numbers, punctuation."""
     return pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=True)
 
 
 def digits_and_plurals(*parts: str) -> pre_tokenizers.PreTokenizer:
-    """byte_level after two more cuts: every digit is a token of its own (the first after a space takes the space,
-    " 1"), so that numbers are copied digit by digit; and so is the "s" that ends a word of five or more letters, so
-    that dropping a plural is one decision. `parts`: regular expressions of what else is cut out of its surroundings,
-    after these."""
+    """byte_level after two more cuts. Every digit is a separate token (the first after a space takes the space, " 1"),
+    so that numbers are copied digit by digit. So is the "s" that ends a word of five or more letters, so that dropping
+    a plural is one decision. parts: regular expressions of further strings to cut out, after these."""
     plural = pre_tokenizers.Split(Regex("(?<=[a-z]{4})s(?![a-z])"), "isolated")
     digit = pre_tokenizers.Split(Regex(" ?\\d"), "isolated")
     return pre_tokenizers.Sequence([plural, digit, *_cuts(parts), byte_level()])
 
 
 def parted(*parts: str) -> pre_tokenizers.PreTokenizer:
-    """byte_level after `parts`, as in digits_and_plurals, are cut out."""
+    """byte_level after `parts` are cut out, as in digits_and_plurals."""
     return pre_tokenizers.Sequence([*_cuts(parts), byte_level()])
 
 
@@ -71,9 +70,10 @@ def train_tokenizer(
 ) -> PreTrainedTokenizerFast:
     """Byte-level BPE over `texts` (cut at control strings, which are tokens already), at most `vocab_size` tokens.
 
-    Every byte is a token, so any text round-trips exactly; `words` are single tokens wherever they stand alone.
-    `pre_tokenizer` cuts texts into what tokens may not span; it must end in the byte level.
-    Deterministic: the same texts give the same tokenizer. Raises ConfigError for a vocabulary too small for that."""
+    Every byte is a token, so any text round-trips exactly; `words` are single tokens if they stand alone.
+    `pre_tokenizer` cuts texts into units that no token may span; it must end in the byte level. Deterministic: the same
+    texts give the same tokenizer. Raises ConfigError if vocab_size is too small for bytes, control strings and
+    words."""
     fixed = 256 + 2 + len(control_strings) + sum(len(word.encode()) - 1 for word in words)
     if vocab_size < fixed:
         raise ConfigError(f"vocab_size={vocab_size}; bytes, control strings and words alone take {fixed}")
@@ -87,7 +87,7 @@ def train_tokenizer(
         show_progress=False,
     )
     longest_first = sorted(control_strings, key=len, reverse=True)  # as the tokenizer itself finds them
-    between = re.compile("|".join(map(re.escape, longest_first)) or "(?!)")  # without any, cut nowhere
+    between = re.compile("|".join(map(re.escape, longest_first)) or "(?!)")  # without control strings, cut nowhere
     pieces = (piece for text in texts for piece in between.split(text))
     tokenizer.train_from_iterator(chain(pieces, *(repeat(word, _REPEATS) for word in words)), trainer)
     tokenizer.add_tokens([AddedToken(text, normalized=False, special=False) for text in control_strings])

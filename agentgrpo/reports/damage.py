@@ -1,4 +1,4 @@
-"""Word of files of a run that are damaged, before anything is shown of it."""
+"""Warnings about damaged files of a run, printed before its contents."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _SHOWN = 5
 
 
 def warn_of_damage(runs: Iterable[RunDir]) -> None:
-    """A line on stderr for each file, up to a few of a run."""
+    """Print a line on stderr for each damaged file, up to _SHOWN per run."""
     for run in runs:
         found = run.problems()
         for problem in found[:_SHOWN]:

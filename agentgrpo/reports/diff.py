@@ -1,4 +1,4 @@
-"""`agentgrpo diff RUN_A RUN_B`: how two runs differ. It loads no model, and both may still run."""
+"""`agentgrpo diff RUN_A RUN_B`: how two runs differ. It loads no model, and both runs may still be running."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from agentgrpo.reports.damage import warn_of_damage
 from agentgrpo.reports.recorded import MODES, RecordedEvaluation, in_common, read_recorded
 from agentgrpo.run.evaluate import paired_difference
 
-# --- The first episode of a step that two runs do not share, and the first token in it.
+# --- The first episode of a step that differs between two runs, and its first differing token.
 
 _OUTCOMES = (
     "answer",
@@ -34,16 +34,16 @@ _OUTCOMES = (
     "reward_branches",
     "advantage",
 )
-"""Fields that say what became of an episode, in the order in which they come about."""
+"""Fields of an episode's outcome, in the order in which they are determined."""
 _SHOWN = 60
-"""Characters of a text from where it differs on."""
+"""Characters shown of a text, starting at the difference."""
 
 
 class _Token(NamedTuple):
     branch: int
     position: int
     message: int
-    """Of the episode's messages."""
+    """Index among the episode's messages."""
     role: str
     sampled: bool
     token: int
@@ -51,9 +51,12 @@ class _Token(NamedTuple):
 
 
 def first_episode(a: RunDir, b: RunDir, step: int) -> dict[str, Any]:
-    """{"what": ..., "id": of the episode, "a", "b", ...}. what: token or logprob, with its place; text, where no tokens
-    were recorded; id, where other tasks were drawn; call; a field of the outcome; nothing, where all episodes are the
-    same, so that it was the update; unknown, with "reason", where they cannot be compared."""
+    """The first difference between two runs' episodes of a step: {"what": ..., "id": of the episode, "a", "b", ...}.
+
+    what: "token" or "logprob", with its place; "text", if no tokens were recorded; "id", if different tasks were drawn;
+    "call"; a field of the outcome; "nothing", if all episodes are equal and therefore only the update differs;
+    "unknown", with "reason", if the episodes cannot be compared.
+    """
     files = [next((f.path for f in run.trajectory_files() if f.step == step), None) for run in (a, b)]
     if files[0] is None or files[1] is None:
         missing = [run.name for run, file in zip((a, b), files, strict=True) if file is None]
@@ -83,7 +86,7 @@ def _apart(a: TrajectoryRecord | None, b: TrajectoryRecord | None) -> dict[str, 
 
 
 def _token_apart(a: TrajectoryRecord, b: TrajectoryRecord) -> dict[str, Any] | None:
-    """Where the token sequences part, or, in equal ones, the first log-prob that differs."""
+    """The first differing token or, in equal sequences, the first differing log-prob."""
     logprob = None
     for one, other in zip_longest(_tokens(a), _tokens(b)):
         at = one or other
@@ -98,7 +101,7 @@ def _token_apart(a: TrajectoryRecord, b: TrajectoryRecord) -> dict[str, Any] | N
 
 
 def _token(record: TrajectoryRecord, token: _Token | None) -> dict[str, Any] | None:
-    """As JSON, with the text of its message."""
+    """The token as JSON, with the text of its message."""
     if token is None:
         return None
     text = record.agent["messages"][token.message]["content"]
@@ -137,14 +140,14 @@ def _episode_sides(a: Any, b: Any) -> dict[str, Any]:
     return {"a": a, "b": b}
 
 
-# --- Two runs' end weights over the tasks that both were evaluated on.
+# --- Two runs' end weights, over the tasks that both were evaluated on.
 
 
 def evaluations(a: RunDir, b: RunDir) -> dict[str, Any]:
-    """Mode -> {"n": tasks in common, "reason": why there is nothing to compare, or ""; "only": tasks of one run alone;
-    "renamed": tasks of one id that ask something else; "failed"; "headline": names of metrics, the quality first;
-    "metrics": {name: {"a","b","difference"}}; "kinds": the same of the quality, with "n"}.
-    difference: [mean, low, high], paired by task."""
+    """Mode -> {"n": number of common tasks, "reason": why they cannot be compared, or ""; "only": number of tasks in
+    one run only; "renamed": number of tasks with the same id but another content; "failed"; "headline": names of
+    metrics, the quality first; "metrics": {name: {"a","b","difference"}}; "kinds": the quality by kind of task, with
+    "n"}. difference: [mean, low, high], paired by task."""
     return {mode: _mode(a, b, mode) for mode in MODES}
 
 
@@ -182,17 +185,17 @@ def _difference(a: Sequence[float], b: Sequence[float]) -> dict[str, Any]:
     return {"a": fmean(a), "b": fmean(b), "difference": list(paired_difference(a, b))}
 
 
-# --- What two runs were rewarded for, and the first step in which they are no longer the same.
+# --- The rewards of two runs, and the first step in which the runs differ.
 
 LAST = 10
-"""Steps whose mean stands for what a run has come to."""
+"""Number of final steps whose mean represents the end of training."""
 _TERM = "reward/term/"
 _WHOLE = ("reward/mean", "correctness", "cost/episode")
 
 
 def rewards(a: RunDir, b: RunDir) -> dict[str, Any]:
-    """Means over the steps that both have: {"steps": {"a","b","common"}, "last": {tag: {"a","b","difference"}}, "all":
-    the same}. last: over the last LAST of them. null where a run does not have the tag."""
+    """Means over the common steps: {"steps": {"a","b","common"}, "last": {tag: {"a","b","difference"}}, "all":
+    likewise}. last: over the last LAST common steps. A value is null if the run lacks the tag."""
     before, now = _by_step(a), _by_step(b)
     common = sorted(before.keys() & now.keys())
     rows = [before[step] for step in common], [now[step] for step in common]
@@ -213,8 +216,8 @@ def _means(tag: str, a: Sequence[Mapping[str, Any]], b: Sequence[Mapping[str, An
 
 
 def first_step_apart(a: RunDir, b: RunDir) -> dict[str, Any] | None:
-    """The first step that both have and whose metrics are not the same, bit for bit: {"step", "tags": rows as of
-    `settings`, "episode": see `first_episode`}; None where there is none."""
+    """The first common step whose metrics are not equal, bit for bit: {"step", "tags": rows as in `settings`,
+    "episode": see `first_episode`}; None if all common steps are equal."""
     before, now = _by_step(a), _by_step(b)
     for step in sorted(before.keys() & now.keys()):
         if before[step] != now[step]:
@@ -234,16 +237,16 @@ def _by_step(run: RunDir) -> dict[int, dict[str, Any]]:
 # --- Settings, versions and machines that differ, key by key.
 
 _OWN = ("run.dir",)
-"""Keys that no two runs share."""
+"""Keys that always differ between runs."""
 
 
 def settings(a: RunDir, b: RunDir) -> list[dict[str, Any]]:
-    """{"key","a","b"} of every key of the configurations that differs, those of a group together."""
+    """{"key","a","b"} for every key of the configurations that differs, sorted by key."""
     return apart(a.config, b.config)
 
 
 def apart(a: Mapping[str, Any], b: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """The rows of two nested mappings, by key; a row has no "a" where only `b` has the key."""
+    """The differing rows of two nested mappings, sorted by key; a row lacks "a" or "b" if that side lacks the key."""
     before, now = flatten(a), flatten(b)
     rows = []
     for key in sorted(before.keys() | now.keys()):
@@ -253,12 +256,12 @@ def apart(a: Mapping[str, Any], b: Mapping[str, Any]) -> list[dict[str, Any]]:
     return rows
 
 
-# --- Where two runs come from: versions and machine, start weights, data.
+# --- The origin of two runs: versions and machine, start weights, data.
 
 
 def origins(a: RunDir, b: RunDir) -> dict[str, Any]:
-    """ "environment": versions, machine and determinism that differ. "start" and "fingerprints": of the start weights,
-    the data and the tools, with "same" (null where one of the runs has no checkpoint that says so)."""
+    """ "environment": differing versions, machine facts and determinism. "start" and "fingerprints": digests of the
+    start weights, the data and the tools, with "same" (null if a run has no checkpoint that records them)."""
     states = [run.checkpoint_state() for run in (a, b)]
     starts = [state.get("start", {}).get("sha256") for state in states]
     names = sorted({name for state in states for name in state.get("fingerprints", {})})
@@ -274,13 +277,13 @@ def _sides(values: list[Any], *, known: bool) -> dict[str, Any]:
     return {"a": values[0], "b": values[1], "same": values[0] == values[1] if known else None}
 
 
-# --- The difference of two runs as a person reads it.
+# --- The difference of two runs as text.
 
 _ABSENT = "–"
 _TAGS = 12
-"""Tags of the first step that differs that are shown; --json has all."""
+"""Number of differing tags shown for the first differing step; --json lists all."""
 _WIDE = 70
-"""Characters of a value."""
+"""Maximum characters of a value."""
 
 
 def show(screen: Screen, found: Mapping[str, Any]) -> None:
@@ -351,7 +354,7 @@ def _first(screen: Screen, first: Mapping[str, Any] | None, steps: Mapping[str, 
 
 
 def episode_lines(episode: Mapping[str, Any]) -> list[str]:
-    """Where the first episode differs, in words."""
+    """The first difference between the episodes, in words."""
     what = episode["what"]
     if what == "nothing":
         return ["its episodes are the same: it was the update that differs"]
@@ -410,7 +413,7 @@ def _compared_lines(name: str, row: Mapping[str, Any]) -> list[str]:
 
 
 def diff(config: Mapping[str, Any], command: Command) -> VerbResult:
-    """Exit code 0 whether or not they differ. Raises ConfigError where there is no run."""
+    """Exit code 0 whether or not the runs differ. Raises ConfigError if a directory is not a run."""
     given = command.arguments
     if len(given["other"]) != 1:
         raise ConfigError(f"diff compares two runs, got {1 + len(given['other'])}: agentgrpo diff RUN_A RUN_B")
@@ -425,8 +428,8 @@ def diff(config: Mapping[str, Any], command: Command) -> VerbResult:
 
 
 def difference(a: RunDir, b: RunDir) -> dict[str, Any]:
-    """What `--json` prints: "a" and "b" are the runs, and a key that only one of them has stands for that one alone;
-    differences are those of b from a."""
+    """The data that `--json` prints: "a" and "b" are the runs; a row with only one of them exists only there.
+    Differences are b minus a."""
     return {
         "runs": {"a": str(a.path), "b": str(b.path)},
         "settings": settings(a, b),

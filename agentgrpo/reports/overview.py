@@ -1,4 +1,4 @@
-"""A run on one screen: its curves, its evaluation, where its time went, what failed, and how to go on."""
+"""A run on one screen: its curves, evaluation, time use and failures, and commands to continue."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from agentgrpo.reports.recorded import figures_of
 from agentgrpo.run.report import closing_lines, report_mode, report_shares
 
 CURVES_BESIDE = ("dev/reward", "policy/kl")
-"""Of LEARNING; beside the outcome and what the policy does."""
+"""Tags of LEARNING that are shown beside the outcome and the environment's figures."""
 COST = "cost/episode"
 _CLOCKS: Mapping[str, str] = {
     "time/generation": "rollout",
@@ -27,12 +27,12 @@ _CLOCKS: Mapping[str, str] = {
     "time/train": "update",
     "time/checkpoint": "checkpoint",
 }
-"""Of timings.jsonl: stretches of the run, one after the other."""
+"""Tags of timings.jsonl -> stage; the stages follow one another."""
 _WASTED = ("skipped", "guard/fired")
 
 
 def overview(screen: Screen, run: RunDir) -> None:
-    """Raises DataError for files that cannot be read."""
+    """Print the overview. Raises DataError for files that cannot be read."""
     rows, result = run.metrics(), run.evaluation
     for line in _head(run, rows, result):
         screen.text(line.text, style=line.style)
@@ -57,7 +57,7 @@ def overview(screen: Screen, run: RunDir) -> None:
 def _evaluation(screen: Screen, run: RunDir, rows: Sequence[Mapping[str, Any]], result: Mapping[str, Any]) -> None:
     screen.text("")
     try:
-        if "figures" in result:  # or it is of an older version, which had none
+        if "figures" in result:  # older versions recorded no figures
             report_mode(screen, result, "greedy")
             report_shares(screen, result)
         for line in closing_lines(result, rows):
@@ -95,8 +95,7 @@ def _setting(config: Mapping[str, Any], key: str, group: str = "run") -> Any:
 
 
 def _curve_names(run: RunDir) -> dict[str, str]:
-    """Tag -> name: the outcome, what the policy does in its environment, the dev score. Of a policy that imitates, the
-    loss."""
+    """Tag -> name: the outcome, the environment's figures, the dev score; for imitation learning the loss."""
     if _name(run.config, "demonstrations") not in ("", "none"):
         return {"loss": "loss", **{tag: LEARNING[tag] for tag in CURVES_BESIDE}}
     figures = figures_of(run)
@@ -105,7 +104,7 @@ def _curve_names(run: RunDir) -> dict[str, str]:
 
 
 def _time(screen: Screen, run: RunDir) -> None:
-    """A table; nothing where no clock has been read."""
+    """Print the time by stage, if any was recorded."""
     profile, timings = run.profile(), run.timings()
     spent: Counter[str] = Counter()
     if profile:
@@ -127,7 +126,7 @@ def _time(screen: Screen, run: RunDir) -> None:
 
 
 def _failures(rows: list[dict[str, Any]], result: Mapping[str, Any] | None) -> Iterator[TextLine]:
-    """Of training by kind, and of the evaluation."""
+    """Failures in training by kind, and failures in the evaluation."""
     counts: Counter[str] = Counter()
     for row in rows:
         counts.update({t.removeprefix("failures/"): int(n) for t, n in row.items() if t.startswith("failures/") and n})
@@ -177,7 +176,7 @@ def _ways_on(run: RunDir, rows: list[dict[str, Any]], result: Mapping[str, Any] 
 
 
 def _first_episode(run: RunDir) -> str | None:
-    """Of the file that `show` takes by itself; None where it cannot be read yet."""
+    """Id of the first episode in the file that `show` opens by default; None if it cannot be read yet."""
     try:
         records: Iterable[Any] = read_trajectories(run.trajectory_file().path)
         return next((str(record.id) for record in records), None)

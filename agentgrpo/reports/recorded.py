@@ -1,4 +1,4 @@
-"""An evaluation as its trajectories recorded it: every figure of eval.json again, by task. It loads no model."""
+"""An evaluation recomputed from its trajectories: every figure of eval.json, by task. It loads no model."""
 
 from __future__ import annotations
 
@@ -19,20 +19,20 @@ MODES = ("greedy", "sampled")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecordedEvaluation:
-    """One policy over a list of tasks in one mode; tasks of which an episode failed are left out."""
+    """One policy over a list of tasks in one mode, without tasks that have a failed episode."""
 
     task_ids: tuple[str, ...]
     kinds: tuple[str, ...]
     contents: tuple[str, ...]
-    """A digest of what each task asks for: two worlds may call different tasks alike."""
+    """A digest of each task's content, because two task sets may use the same id for different tasks."""
     columns: Mapping[str, tuple[float, ...]]
-    """Figure -> its value for each task, the mean over the task's samples. Without "cost" where calls were not counted:
-    in a run of an older version."""
+    """Figure -> its value for each task, the mean over the task's samples. "cost" is missing if calls were not counted,
+    as in runs of older versions."""
     quality: str
     headline: tuple[str, ...]
-    """Figures, the quality first."""
+    """Names of the main figures, the quality first."""
     asked: tuple[tuple[str, str], ...]
-    """Id and content of every task, of those that failed too."""
+    """(id, content digest) of every task, failed ones included."""
 
     @property
     def num_failed(self) -> int:
@@ -42,7 +42,7 @@ class RecordedEvaluation:
         return {name: fmean(values) for name, values in self.columns.items()} if self.task_ids else {}
 
     def only(self, task_ids: Sequence[str]) -> RecordedEvaluation:
-        """Of these tasks, in this order."""
+        """Restrict the evaluation to these tasks, in this order."""
         row = {task_id: i for i, task_id in enumerate(self.task_ids)}
         rows = [row[task_id] for task_id in task_ids]
         return replace(
@@ -56,8 +56,8 @@ class RecordedEvaluation:
 
 
 def read_recorded(run: RunDir, policy: str, mode: str) -> RecordedEvaluation | None:
-    """`policy`: start, end, or a baseline's name. None where the run has no such evaluation. Raises DataError for
-    trajectories that cannot be read."""
+    """Read an evaluation of `policy`: start, end, or a baseline's name. None if the run has no such evaluation. Raises
+    DataError for trajectories that cannot be read."""
     files = run.trajectory_files()
     file = next((f for f in files if (f.step, f.policy, f.mode) == (None, policy, mode)), None)
     if file is None:
@@ -86,7 +86,7 @@ def read_recorded(run: RunDir, policy: str, mode: str) -> RecordedEvaluation | N
 
 
 def in_common(a: RecordedEvaluation, b: RecordedEvaluation) -> tuple[list[str], int]:
-    """Ids of the tasks that both have, in the order of `a`; how many others have the same id and ask something else."""
+    """(ids of the common tasks in the order of `a`, number of other tasks with the same id but another content)."""
     content = dict(zip(b.task_ids, b.contents, strict=True))
     shared = [(i, c) for i, c in zip(a.task_ids, a.contents, strict=True) if i in content]
     same = [task_id for task_id, mine in shared if content[task_id] == mine]
@@ -94,15 +94,15 @@ def in_common(a: RecordedEvaluation, b: RecordedEvaluation) -> tuple[list[str], 
 
 
 def figures_of(run: RunDir) -> Figures:
-    """What the run's environment is compared by, as the run wrote it down; of a run of an older version what eval.json
-    says, without a cost."""
+    """The figures by which runs in this environment are compared, as the run recorded them; for an older version from
+    eval.json, or else correctness alone, without a cost."""
     said = (run.evaluation or {}).get("figures") or run.environment.get("figures")
     return Figures.from_json(said or {"headline": ["correctness"], "quality": "correctness"})
 
 
 def prices_of(run: RunDir, figures: Figures) -> dict[str, float]:
-    """Those of the configuration that the agent makes calls of: run.eval.prices, and for others the budget's where it
-    has one. A price that is only known to the environment of the run is left to its own."""
+    """Configured prices of the calls that the agent makes: run.eval.prices, or else a nonzero price of the budget.
+    Prices known only to the run's environment are not included."""
     config = run.config
     given = _numbers(config.get("run", {}).get("eval", {}).get("prices"), figures)
     paid = _numbers(config.get("budget", {}).get("prices"), figures)
@@ -115,7 +115,7 @@ def _numbers(prices: object, figures: Figures) -> dict[str, float]:
 
 
 def _graded(record: TrajectoryRecord) -> tuple[Episode, RewardResult | None]:
-    """As far as a figure looks at them."""
+    """The episode and its reward, with only the fields that figures read."""
     episode = Episode(
         task=Task(id=record.task, messages=(), references=()),
         sample_index=record.sample_index,

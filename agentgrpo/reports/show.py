@@ -1,4 +1,4 @@
-"""`agentgrpo show`: a run and its episodes, for people to read. It loads no model and none of the libraries of one."""
+"""`agentgrpo show`: a run and its episodes for people to read. It loads no model and no model libraries."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ from agentgrpo.tasks import dialogue
 
 
 def find_episode(path: Path, id: str) -> TrajectoryRecord:
-    """Raises ConfigError where there is none, with those that are called nearly so, and DataError for a broken file."""
+    """Raises ConfigError if the id is not found, naming similar ids, and DataError for a broken file."""
     known = []
     for record in read_trajectories(path):
         if record.id == id:
@@ -48,8 +48,8 @@ def find_episode(path: Path, id: str) -> TrajectoryRecord:
 
 
 def listing(path: Path) -> tuple[list[str], list[list[str]]]:
-    """Head and rows of a table of the file's episodes: how many calls each made and, where one kept a memory, how many
-    entries it has in the end. Raises DataError for a broken file."""
+    """Head and rows of a table of the file's episodes, with the number of calls of each and, if any episode has a
+    memory, its final number of entries. Raises DataError for a broken file."""
     rows, entries = [], []
     for record in read_trajectories(path):
         ungraded = "none" if record.is_demonstrated else "failed"
@@ -63,7 +63,7 @@ def listing(path: Path) -> tuple[list[str], list[list[str]]]:
     return [*head, "entries"], [row + more for row, more in zip(rows, entries, strict=True)]
 
 
-# --- A recorded memory episode as text: how its memory grows, chunk by chunk, and what it is good for in the end.
+# --- A recorded memory episode as text: the growth of its memory by chunk, and the answers that it allows in the end.
 #
 #     chunk 2
 #         Velmor now lives in Roka.
@@ -72,11 +72,12 @@ def listing(path: Path) -> tuple[list[str], list[list[str]]]:
 #       ~ fact: Velmor lives in Castin -> Velmor lives in Roka before Castin
 #       memory: 6 tokens, 1 entry; reward +0.850
 #
-# > a call, ! one that failed, and of the memory + what came, ~ what changed, - what went.
+# > a call, ! a failed call; in the memory + an added entry, ~ a changed one, - a removed one.
 
 
 def chunk_lines(record: TrajectoryRecord) -> Iterator[TextLine]:
-    """None of an episode that kept no memory, such as a baseline's. Raises DataError for a task without chunks."""
+    """Yields nothing for an episode without a memory, such as a baseline's. Raises DataError for a task without
+    chunks."""
     chunks = dialogue.chunks_of(task_of(record))
     for written in record.memory:
         place = written["chunk"]
@@ -110,17 +111,17 @@ def question_lines(record: TrajectoryRecord) -> Iterator[TextLine]:
 
 
 def equals_one(answer: str, references: tuple[str, ...]) -> bool:
-    """Normalised as in exact match."""
+    """Compare normalised texts, as exact match does."""
     return bool(normalise(answer)) and normalise(answer) in map(normalise, references)
 
 
 def task_of(record: TrajectoryRecord) -> Task:
-    """As far as dialogue reads it."""
+    """The task with the fields that dialogue reads."""
     return Task(id=record.task, messages=(), references=(), metadata=record.metadata, data_source=record.data_source)
 
 
 def _call_lines(written: Mapping[str, Any], calls: list[Mapping[str, Any]]) -> Iterator[TextLine]:
-    """In the order in which they were made; `failed` has those that failed as they were sampled."""
+    """The calls in order; `failed` holds the failed ones as they were sampled."""
     failed = iter(written["failed"])
     for call in calls:
         if call["outcome"] == Outcome.SUCCESS:
@@ -141,12 +142,12 @@ def _change_line(before: Mapping[str, Any] | None, after: Mapping[str, Any] | No
 
 
 def _name(entry: Mapping[str, Any]) -> str:
-    """Kind and id, unless that is the kind, or the beginning of the text."""
+    """Kind and id; the kind alone if the id equals it or begins the text."""
     id, kind = one_line(entry["id"]), one_line(entry["kind"])
     return kind if id == kind or entry["text"].startswith(entry["id"]) else f"{kind} {id}"
 
 
-# --- A recorded episode as text: of a memory agent how its memory grew, of others what was said and called.
+# --- A recorded episode as text: for a memory agent the growth of its memory, for others the messages and calls.
 
 
 def episode_lines(record: TrajectoryRecord) -> Iterator[TextLine]:
@@ -183,7 +184,7 @@ def _kind(record: TrajectoryRecord) -> str:
 
 
 def _turn_lines(record: TrajectoryRecord) -> Iterator[TextLine]:
-    """Every message, and after each sampled one the calls it made."""
+    """Every message, and after each sampled message its calls."""
     turn = 0
     for message in record.agent["messages"]:
         yield TextLine("")
@@ -207,8 +208,8 @@ def _call_line(call: Mapping[str, Any]) -> TextLine:
 
 
 def show(config: Mapping[str, Any], command: Command) -> VerbResult:
-    """The run as a whole; of a file of it one episode as text, or a table of all. Raises ConfigError for what is not
-    there."""
+    """Print the whole run, one episode of a trajectory file, or a table of the file's episodes. Raises ConfigError if
+    the run, file or episode does not exist."""
     given = command.arguments
     run, screen = RunDir(Path(given["run_dir"])), Screen("quiet")
     warn_of_damage([run])

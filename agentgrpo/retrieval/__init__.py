@@ -1,3 +1,3 @@
-"""Retrievers: query to ranked passages. A backend is wrapped by `batching.Batched`; `embedded.embedded` and
-`http.remote` make what a configuration names. Nothing is imported here, so that FAISS, Tantivy and httpx load only
-where they are used."""
+"""Retrievers: query to ranked passages. `batching.Batched` wraps a backend; `embedded.embedded` and `http.remote` build
+the retrievers that a configuration names. Nothing is imported here, so that FAISS, Tantivy and httpx load only where
+they are used."""

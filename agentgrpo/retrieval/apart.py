@@ -1,4 +1,4 @@
-"""A batch of queries of which one is refused: that one fails alone, and the others are answered."""
+"""Isolates a refused query of a batch: it fails alone, and the others are answered."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ Row = list[Passage] | RetrieverError
 Ask = Callable[[list[str]], Awaitable[Sequence[Row]]]
 
 OF_QUERIES = ("RetrieverError", "http_4xx")
-"""Kinds of failure that a query may be to blame for: an error of a backend's own, and a refusal."""
+"""Kinds of failure that a query may cause: an error of the backend itself, and a refusal."""
 
 
 async def answered_apart(ask: Ask, queries: list[str]) -> list[Row]:
-    """What `ask` answers, or where a batch of it has failed, what it answers to halves of it, down to the queries that
-    fail alone. Where neither of the first two is answered, it is no query's fault, and nobody else is asked for."""
+    """The rows of `ask`. A failed batch is sent again in halves, down to single queries that fail alone. If the first
+    two queries both fail, no query is to blame: the remaining ones get the same error without being sent."""
     rows: list[Row] = []
     parts = [queries]
     while parts:

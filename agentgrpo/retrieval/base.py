@@ -1,7 +1,8 @@
-"""What a retriever is: queries to ranked passages.
+"""Interfaces of retrieval: queries to ranked passages.
 
 A backend answers a list of queries in one synchronous call; `batching.Batched` turns it into the async Retriever that
-agents use, so that queries which arrive together are answered in one batch, off the event loop's thread."""
+agents use. Queries that arrive together are then answered in one batch, off the event loop's thread.
+"""
 
 from __future__ import annotations
 
@@ -15,14 +16,14 @@ from agentgrpo.core.types import Passage
 
 class Backend(Protocol):
     def search_batch(self, queries: Sequence[str], top_k: int) -> list[list[Passage] | RetrieverError]:
-        """One row per query, best first, at most top_k passages. A row that failed is an error of that row alone.
-        A row must not depend on the other queries of the batch."""
+        """One row per query, at most top_k passages, best first. A failed row is an error in its place. A row must not
+        depend on the other queries of the batch."""
         ...
 
 
 class Retriever(Protocol):
     async def search(self, query: str, *, top_k: int) -> list[Passage]:
-        """Best first, at most top_k. An empty list means that nothing was found; raises RetrieverError on failure."""
+        """At most top_k passages, best first; an empty list if nothing was found. Raises RetrieverError on failure."""
         ...
 
     async def close(self) -> None: ...
@@ -30,7 +31,7 @@ class Retriever(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TaskRetrievers:
-    """The retrievers of some tasks alone."""
+    """Retrievers for certain tasks only."""
 
     task_ids: frozenset[str]
     retrievers: Mapping[str, Retriever]
@@ -41,30 +42,30 @@ class Probed(Protocol):
     """A retriever whose index or server can be missing. Building it touches neither."""
 
     async def probe(self) -> None:
-        """Raises ConfigError or RetrieverError, with what to do, where a search could not succeed."""
+        """Raises ConfigError or RetrieverError, with advice, if a search could not succeed."""
         ...
 
 
 Progress = Callable[[str, int, int], None]
-"""(what is done, passages done, of how many)"""
+"""(stage, passages done, all passages)"""
 
 
 class Indexer(Protocol):
-    """Builds what a retriever searches, from a corpus in its order."""
+    """Builds an index for a retriever, from a corpus in its order."""
 
     @property
     def count(self) -> int:
-        """Passages that are durably in: an interrupted build goes on with the next one."""
+        """Number of durably stored passages; an interrupted build continues with the next passage."""
         ...
 
     def resume(self, corpus: Iterator[Passage]) -> None:
-        """Takes from `corpus` the `count` passages that are in. Raises ConfigError where they are others."""
+        """Skip the first `count` passages of `corpus`, which are stored already. Raises ConfigError if they differ."""
         ...
 
     def add(self, passages: Sequence[Passage]) -> None: ...
 
     def finish(self, progress: Progress) -> None:
-        """The index is whole and may be searched; an interrupted `finish` goes on where it was."""
+        """Complete the index for searching; an interrupted `finish` continues where it stopped."""
         ...
 
 

@@ -1,4 +1,4 @@
-"""From a synchronous backend to the async Retriever that agents use."""
+"""Turns a synchronous backend into the async Retriever that agents use."""
 
 from __future__ import annotations
 
@@ -15,10 +15,9 @@ from agentgrpo.retrieval.base import Backend
 
 
 class Batched:
-    """Answers queries that arrive in the same event-loop tick with one `search_batch` in a thread of its own; while
-    that runs, the next batch gathers. Equal queries are asked once, and the last `cache_size` rows are remembered,
-    for a backend is a function of query and top_k. Failed rows are not remembered, and a query that a backend cannot
-    take fails alone."""
+    """Answers queries that arrive in the same event-loop tick with one `search_batch` call in a separate thread; the
+    next batch gathers meanwhile. Equal queries are sent once, and the last `cache_size` rows are cached, because a row
+    depends only on the query and top_k. Failed rows are not cached. A query that the backend rejects fails alone."""
 
     def __init__(self, backend: Backend, *, max_batch: int = 256, cache_size: int = 4096) -> None:
         if cache_size < 0:

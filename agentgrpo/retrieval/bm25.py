@@ -12,15 +12,16 @@ from agentgrpo.retrieval.corpus import best_passages, searchable_text, well_form
 
 
 class Bm25Backend:
-    """Passages that share a word with the query, by BM25 (k1 1.2, b 0.75: Tantivy's own, not adjustable). Words are
-    runs of letters and digits, in lower case, cut to their stem (Snowball's for the language `stemmer`; None = whole).
+    """Passages that share a word with the query, ranked by BM25 (k1 1.2, b 0.75: fixed in Tantivy). Words are runs of
+    letters and digits in lower case, cut to their stem (Snowball's for the language `stemmer`; None = whole words).
 
-    A query is nothing but words, joined by OR: no character in it is an operator. No common word, no passage."""
+    A query is a set of words joined by OR; no character is an operator. A passage without a common word is not found.
+    """
 
     def __init__(
         self, passages: Sequence[Passage], *, stemmer: str | None = "english", index: tantivy.Index | None = None
     ) -> None:
-        """index: one of `passages` that is there already, opened by `open_index`."""
+        """index: an existing index of `passages`, opened by `open_index`; None = built in memory."""
         if not passages:
             raise DataError("a BM25 index of no passages; give at least one")
         self._passages = passages if index else tuple(passages)
@@ -64,7 +65,7 @@ SCHEMA = (
 
 
 def open_index(stemmer: str | None, path: str | None = None) -> tantivy.Index:
-    """In memory, or in the folder `path`, which exists. Raises ConfigError for an unknown stemmer."""
+    """Open an index in memory, or in the existing folder `path`. Raises ConfigError for an unknown stemmer."""
     words = analyzer(stemmer)
     index = tantivy.Index(SCHEMA, path=path)
     index.register_tokenizer("words", words)
@@ -79,7 +80,7 @@ def document(position: int, passage: Passage) -> tantivy.Document:
 
 
 def analyzer(stemmer: str | None, *, lowercase: bool = True) -> tantivy.TextAnalyzer:
-    """A text's words, in order. Raises ConfigError for an unknown stemmer."""
+    """An analyzer that splits a text into words, in order. Raises ConfigError for an unknown stemmer."""
     builder = tantivy.TextAnalyzerBuilder(tantivy.Tokenizer.simple())
     builder = builder.filter(tantivy.Filter.lowercase()) if lowercase else builder
     if stemmer is not None:

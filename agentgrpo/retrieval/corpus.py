@@ -1,4 +1,4 @@
-"""Passages on their way in: from the documents of a server, and ranked out of an index."""
+"""Reads passages from documents and corpus files, and ranks the hits of an index."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from agentgrpo.core.types import Passage
 
 
 def passage_of(document: Mapping[str, Any]) -> Passage:
-    """A document as servers write it: {"id", "contents"} with contents = '"Title"\\ntext', or {"id", "text", "title",
-    "url"}. A missing id becomes the url, or else a hash of the text. Raises ValueError with the reason."""
+    """Parse a document as servers write it: {"id", "contents"} with contents = '"Title"\\ntext', or {"id", "text",
+    "title", "url"}. A missing id becomes the url, or else a hash of the text. Raises ValueError with the reason."""
     fields: dict[str, str] = {}
     for name in ("contents", "text", "title", "url"):
         value = document.get(name)
@@ -45,7 +45,8 @@ def _title_and_text(contents: str) -> tuple[str, str]:
 
 
 def well_formed(text: str) -> str:
-    """Lone surrogates, which JSON can spell but UTF-8 cannot, become U+FFFD: the text can be hashed and written."""
+    """Replace lone surrogates, which JSON can spell but UTF-8 cannot, by U+FFFD, so that the text can be hashed and
+    written."""
     if text.isascii():
         return text
     return text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
@@ -72,10 +73,11 @@ def best_positions(
 ) -> list[tuple[float, int]]:
     """The scores and positions of the top_k of `count` passages, equal scores in the order of positions.
 
-    `nearest(n)` gives an index's n best, as scores and as positions, in any order among equals. Scores count to 6
-    significant digits, so that float noise decides nothing; to break ties at the cut exactly, more is fetched until
-    the last hit is worse than the last one returned, by more than `margin`: how far the scores by which the index has
-    chosen may be from those that it gives."""
+    `nearest(n)` gives an index's n best, as scores and as positions, in any order among equals. Scores are rounded to 6
+    significant digits, so that float noise decides nothing. To break ties at the cut exactly, more hits are fetched
+    until the last hit is worse than the last returned one by more than `margin`: the maximum difference between the
+    scores by which the index chose and the scores that `nearest` returns.
+    """
     n = top_k + 8
     while True:
         n = min(n, count)
@@ -93,14 +95,15 @@ MAX_LINE_BYTES = 64 * 2**20
 
 
 class CorpusFile:
-    """Lines of `corpus.passage_of`; empty ones do not count. One line is in memory at a time.
+    """Lines of `corpus.passage_of`; empty lines do not count. One line is in memory at a time.
 
-    Raises DataError, with the file and the reason, for one that cannot be opened."""
+    Raises DataError, with the file and the reason, if the file cannot be opened.
+    """
 
     def __init__(self, path: Path) -> None:
         self.path = path
         self.line = 0
-        """The line that was read last, 1-based."""
+        """Number of the last line read, 1-based."""
         try:
             self._raw: IO[bytes] = path.open("rb")
             self.size = path.stat().st_size
@@ -118,11 +121,11 @@ class CorpusFile:
 
     @property
     def position(self) -> int:
-        """Bytes of the file that are read, of `size`."""
+        """Number of bytes read of the file, out of `size`."""
         return self._raw.tell()
 
     def passages(self) -> Iterator[Passage]:
-        """Raises DataError with file, line and reason for what is malformed or cut off."""
+        """Yield the passages. Raises DataError with file, line and reason for a malformed or truncated line."""
         for line in self._texts():
             try:
                 document = json.loads(line)

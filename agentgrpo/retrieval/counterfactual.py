@@ -1,9 +1,10 @@
-"""What a policy would do if retrieval did not help it: retrievers that withhold, mistake or falsify what was found.
+"""Tests a policy without the help of retrieval: retrievers that withhold, confuse or falsify the passages found.
 
     agentgrpo eval --ckpt RUN/checkpoints/step-000150 counterfactual=blank run.dir=RUN/blank
 
-How far the score falls is how much of it is retrieval; what is left was known, or guessed. All of it is a function of
-the query and the task set, so that two evaluations are the same whatever the order of their searches."""
+The drop in score measures the share of retrieval; the rest was known or guessed. Results depend only on the query and
+the task set, so that two evaluations are equal whatever the order of their searches.
+"""
 
 from __future__ import annotations
 
@@ -19,20 +20,20 @@ from agentgrpo.core.types import Passage, Task
 from agentgrpo.retrieval.base import Probed, Retriever
 
 Counterfactual = Callable[[Retriever], Retriever]
-"""What every retriever of a run is put behind."""
+"""Wraps every retriever of a run."""
 _WORD = re.compile(r"\w+")
 _TRIES = 4
 _MIN_QUESTIONS = 2
 
 
 def blank() -> Counterfactual:
-    """`counterfactual: blank`: as many passages, with their scores, and nothing in them."""
+    """`counterfactual: blank`: the same number of passages with their scores, but without content."""
     return BlankRetriever
 
 
 def shuffled(*, tasks: Sequence[Task]) -> Counterfactual:
-    """`counterfactual: shuffled`: what is found for the question of another task. Raises ConfigError where there is
-    none."""
+    """`counterfactual: shuffled`: the passages found for the question of another task. Raises ConfigError for fewer
+    than two different questions."""
     questions = tuple(dict.fromkeys(task.question for task in tasks))
     if len(questions) < _MIN_QUESTIONS:
         raise ConfigError("counterfactual=shuffled needs the questions of 2 tasks or more; use counterfactual=blank")
@@ -40,8 +41,8 @@ def shuffled(*, tasks: Sequence[Task]) -> Counterfactual:
 
 
 def swapped(*, tasks: Sequence[Task]) -> Counterfactual:
-    """`counterfactual: swapped`: wherever the answer of a task stands, that of another one, of the same kind where
-    there is one. Raises ConfigError where all tasks have the same answer."""
+    """`counterfactual: swapped`: every answer of a task is replaced by the answer of another, of the same kind if
+    possible. Raises ConfigError if all tasks have the same answer."""
     others = other_answers(tasks)
     if not others:
         raise ConfigError("counterfactual=swapped needs tasks with different answers; use counterfactual=blank")
@@ -49,7 +50,7 @@ def swapped(*, tasks: Sequence[Task]) -> Counterfactual:
 
 
 class _Behind:
-    """A retriever behind a counterfactual."""
+    """A retriever wrapped by a counterfactual."""
 
     def __init__(self, retriever: Retriever) -> None:
         self._retriever = retriever
@@ -69,8 +70,8 @@ class BlankRetriever(_Behind):
 
 
 class ShuffledRetriever(_Behind):
-    """Asks twice: what was found for the query itself is taken from what was found for the other question, so that
-    none of it is shown by chance. That may leave fewer than top_k passages."""
+    """Searches twice: passages found for the query itself are removed from those found for another question, so that no
+    relevant passage appears by chance. This may leave fewer than top_k passages."""
 
     def __init__(self, retriever: Retriever, *, questions: Sequence[str]) -> None:
         super().__init__(retriever)
@@ -92,14 +93,14 @@ class ShuffledRetriever(_Behind):
         return found
 
     def _others(self, query: str) -> Iterator[str]:
-        """A few other questions, of which mostly the first will do."""
+        """A few other questions; the first usually suffices."""
         others = (question for question in _ring(self._questions, _draw(query)) if question != query)
         return islice(others, _TRIES)
 
 
 class SwappedRetriever(_Behind):
-    """Passages are found as they are, and shown with the answers in them exchanged, in titles too; not those that the
-    query names, which it is about."""
+    """Finds the real passages, and exchanges the answers in their texts and titles. Answers that the query names stay,
+    because the query is about them."""
 
     def __init__(self, retriever: Retriever, *, others: Mapping[str, str]) -> None:
         super().__init__(retriever)
@@ -114,7 +115,7 @@ class SwappedRetriever(_Behind):
         ]
 
     def _falsified(self, text: str, query: str) -> str:
-        """`text` with every answer in it, the longest first, exchanged for its other one; whole words only."""
+        """`text` with every answer replaced by its counterpart, the longest answers first; whole words only."""
         words = list(_WORD.finditer(text))
         parts, at, i = [], 0, 0
         while i < len(words):
@@ -130,13 +131,13 @@ class SwappedRetriever(_Behind):
 
 
 def _names(query: str, answer: str) -> bool:
-    """In whole words: a query about 1960 does not name the answer 60."""
+    """Whether the query contains the answer in whole words: a query about 1960 does not name the answer 60."""
     return answer in query and re.search(rf"(?<!\w){re.escape(answer)}(?!\w)", query) is not None
 
 
 def other_answers(tasks: Sequence[Task]) -> dict[str, str]:
-    """Answer -> the one that takes its place: never one that its own task accepts. Answers without a word in them, and
-    with signs around their words, are none that could be found in a text."""
+    """Answer -> its replacement, which is never an answer that the same task accepts. Answers without a word, or with
+    signs around their words, are left out, because they could not be found in a text."""
     kinds: dict[str, dict[str, set[str]]] = {}
     for task in tasks:
         references = [text for text in task.references if _is_words(text)]
@@ -157,7 +158,7 @@ def other_answers(tasks: Sequence[Task]) -> dict[str, str]:
 
 
 def _ring(texts: Sequence[str], first: int) -> Iterator[str]:
-    """All of them, from one on."""
+    """The texts in cyclic order, starting at index `first`."""
     return (texts[(first + i) % len(texts)] for i in range(len(texts)))
 
 
@@ -167,7 +168,7 @@ def _is_words(text: str) -> bool:
 
 
 def _in_order(answers: Iterable[str]) -> list[str]:
-    """Any order but that of the alphabet, which would give numbers their neighbours."""
+    """A pseudo-random but fixed order; alphabetical order would give numbers their neighbours."""
     return sorted(answers, key=lambda answer: (_draw(answer), answer))
 
 

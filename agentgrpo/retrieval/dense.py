@@ -1,4 +1,4 @@
-"""Search by meaning as an embedder sees it: exact inner products in a FAISS flat index."""
+"""Search by meaning, as an embedder represents it: exact inner products in a FAISS flat index."""
 
 from __future__ import annotations
 
@@ -13,7 +13,8 @@ from agentgrpo.retrieval.embedder import Embedder, Vectors
 
 
 class DenseBackend:
-    """The passages whose vectors have the largest inner product with the query's. 0 and less is no match."""
+    """The passages whose vectors have the largest inner product with the query's; only products above 0 count as
+    matches."""
 
     def __init__(self, passages: Sequence[Passage], *, embedder: Embedder) -> None:
         if not passages:
@@ -24,7 +25,7 @@ class DenseBackend:
         self._index.add(embedder.embed([searchable_text(p) for p in self._passages]))
 
     def search_batch(self, queries: Sequence[str], top_k: int) -> list[list[Passage] | RetrieverError]:
-        # FAISS starts threads, and they spin; one is enough for what is a scan of memory. The setting is per thread.
+        # FAISS threads spin while waiting; one suffices for a memory scan. The setting is per thread.
         faiss.omp_set_num_threads(1)
         vectors = self._embedder.embed(queries)
         # One query a call: FAISS picks its kernel by the number of queries, and kernels differ in the last bits.

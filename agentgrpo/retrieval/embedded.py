@@ -1,4 +1,4 @@
-"""The retrievers that need no server: FAISS and Tantivy in this process."""
+"""Retrievers that need no server: FAISS and Tantivy in this process."""
 
 from __future__ import annotations
 
@@ -27,14 +27,15 @@ def embedded(
     web: Retriever | None = None,
 ) -> dict[str, Retriever]:
     """`retriever: embedded`. "vdb" searches corpora["vdb"]: by meaning (split), or by meaning and by words, fused by
-    reciprocal rank (fused). "web" is `web`, or else searches corpora["web"], where there is one, by words in either
-    mode.
+    reciprocal rank (fused). "web" is `web`, or else a search by words in corpora["web"] if that exists, in both modes.
 
-    dim: of the hashing embedder. stemmer: language of the words, null = none. cache_size: rows remembered by each."""
+    dim: dimension of the hashing embedder. stemmer: language of the words, null = no stemming. cache_size: rows cached
+    by each retriever. Raises ConfigError.
+    """
     if mode not in _MODES:
         raise ConfigError(f"mode={mode!r}; allowed are {' and '.join(_MODES)}.{did_you_mean(mode, _MODES)}")
     if "vdb" not in corpora or not set(corpora) <= {"vdb", "web"}:
-        raise ConfigError(f"corpora {sorted(corpora)}; allowed are vdb, which must be there, and web")
+        raise ConfigError(f"corpora {sorted(corpora)}; allowed are vdb (required) and web")
     passages = corpora["vdb"]
     embedder = HashingEmbedder(dim=dim, texts=map(searchable_text, passages))
     backends: dict[str, Backend] = {"vdb": DenseBackend(passages, embedder=embedder)}

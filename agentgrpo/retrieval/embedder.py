@@ -1,4 +1,5 @@
-"""What an embedder is, and one that needs no model: words and their character n-grams, hashed to random directions."""
+"""The embedder interface, and an embedder without a model: words and their character n-grams, hashed to random
+directions."""
 
 from __future__ import annotations
 
@@ -25,27 +26,29 @@ class Embedder(Protocol):
     dim: int
 
     def embed(self, texts: Sequence[str]) -> Vectors:
-        """[len(texts), dim], rows of length 1, or 0 for a text that says nothing. No row depends on the other texts."""
+        """[len(texts), dim] with rows of length 1, or 0 for a text without content. No row depends on the other
+        texts."""
         ...
 
 
 @runtime_checkable
 class AsksOtherwise(Protocol):
-    """An embedder for which a query is no passage: E5 wants "query: " before the one, "passage: " before the other."""
+    """An embedder that treats queries and passages differently, such as E5 with its prefixes "query: " and
+    "passage: "."""
 
     def embed_queries(self, texts: Sequence[str]) -> Vectors:
-        """As Embedder.embed, of queries."""
+        """Like Embedder.embed, for queries."""
         ...
 
 
 @runtime_checkable
 class Fitted(Protocol):
-    """An embedder that has to see a corpus first; what it has learnt is kept with the index of that corpus."""
+    """An embedder that is fitted to a corpus first; its state is stored with the index of that corpus."""
 
     def fit(self, texts: Iterable[str]) -> None: ...
 
     def state(self) -> dict[str, Any]:
-        """JSON values."""
+        """The fitted state as JSON values."""
         ...
 
     def restore(self, state: Mapping[str, Any]) -> None: ...
@@ -56,27 +59,28 @@ def query_vectors(embedder: Embedder, queries: Sequence[str]) -> Vectors:
 
 
 def identity_of(embedder: Embedder) -> str:
-    """What an index is built with and has to be asked with."""
+    """Identifies the embedder: an index must be searched with the embedder that built it."""
     return str(getattr(embedder, "identity", f"{type(embedder).__name__} dim={embedder.dim}"))
 
 
 class HashingEmbedder:
-    """Every feature of a word (the word itself and its n-grams of 3 and 4 characters, "<" and ">" marking its ends) is
-    a random direction: `dim` signs taken from a hash of its spelling. Such a random projection (Achlioptas 2003) needs
-    no vocabulary and is the same everywhere. Words that share a stem thus point about the same way, and texts without
-    a common n-gram are orthogonal up to 1/sqrt(dim).
+    """Every feature of a word (the word itself and its n-grams of 3 and 4 characters, with "<" and ">" marking its
+    ends) is a random direction: `dim` signs from a hash of its spelling. Such a random projection (Achlioptas 2003)
+    needs no vocabulary and is the same everywhere. Words with a common stem therefore have similar directions, and
+    texts without a common n-gram are orthogonal up to 1/sqrt(dim).
 
-    A text is the sum of its words, each weighted sqrt(count * idf), scaled to length 1. The root makes a shared word
-    count idf once in the inner product of two texts, as in BM25; with idf on both sides a rare name would drown the
-    rest of the query. idf = ln(1 + (N - df + 0.5) / (df + 0.5)) over the N `texts`; without texts it is 1."""
+    A text is the sum of its words, each weighted sqrt(count * idf), scaled to length 1. The square root makes a shared
+    word count idf once in the inner product of two texts, as in BM25; with idf on both sides a rare name would outweigh
+    the rest of the query. idf = ln(1 + (N - df + 0.5) / (df + 0.5)) over the N `texts`; without texts it is 1.
+    """
 
     WORD_SHARE = 0.35
-    """The whole word's share of a word's squared length. Enough to tell names apart, not so much that "founder" and
-    "founded" part ways."""
+    """The whole word's share of a word's squared length: large enough to distinguish names, small enough to keep
+    "founder" and "founded" close."""
 
     def __init__(self, *, dim: int = 512, texts: Iterable[str] = ()) -> None:
         if dim < 8 or dim % 8:
-            raise ConfigError(f"dim={dim}; allowed are multiples of 8, such as 512")
+            raise ConfigError(f"dim={dim}; use a multiple of 8, for example 512")
         self.dim = dim
         self.identity = f"hashing dim={dim}"
         self._num_texts = 0
@@ -85,7 +89,7 @@ class HashingEmbedder:
         self._word = lru_cache(maxsize=_CACHED_WORDS)(self._embed_word)
 
     def fit(self, texts: Iterable[str]) -> None:
-        """idf over `texts` from here on."""
+        """Compute idf over `texts`, replacing earlier counts."""
         self._num_texts, self._df = 0, Counter()
         for text in texts:
             self._num_texts += 1
@@ -108,7 +112,7 @@ class HashingEmbedder:
         if not counts:
             return np.zeros(self.dim, np.float32)
         weights = np.array([math.sqrt(n * self._idf(word)) for word, n in counts.items()], np.float32)
-        # Plain sums, no BLAS: its result may depend on the number of threads.
+        # Plain sums instead of BLAS, whose result may depend on the number of threads.
         vector: Vectors = (weights[:, None] * np.stack([self._word(word) for word in counts])).sum(axis=0)
         length = np.sqrt(np.square(vector).sum())
         if length > 0:
@@ -128,7 +132,7 @@ class HashingEmbedder:
         return vector
 
     def _directions(self, features: Sequence[str]) -> npt.NDArray[np.int8]:
-        """[len(features), dim] of -1 and +1."""
+        """Signs [len(features), dim] of -1 and +1."""
         hashed = b"".join(hashlib.shake_128(feature.encode()).digest(self.dim // 8) for feature in features)
         bits = np.unpackbits(np.frombuffer(hashed, np.uint8)).reshape(len(features), self.dim)
         return 2 * bits.astype(np.int8) - 1

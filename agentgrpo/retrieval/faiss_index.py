@@ -38,11 +38,12 @@ def faiss_index(
     cache_size: int = 4096,
     web: Retriever | None = None,
 ) -> dict[str, Retriever]:
-    """The folder `path` as "vdb", by meaning (dense), or by meaning and by words, fused by reciprocal rank
-    (fused); or the FAISS file `path`, of any kind, over the JSON lines file `corpus`, whose rows are its positions, as
-    Search-R1 publishes its e5_Flat.index and wiki-18.jsonl. Nothing is opened before the first search or probe.
+    """The folder `path` as "vdb", searched by meaning (dense), or by meaning and by words, fused by reciprocal rank
+    (fused). With `corpus`, `path` is a FAISS file of any kind, and the rows of the JSON lines file `corpus` are its
+    positions, as in Search-R1's e5_Flat.index and wiki-18.jsonl. Nothing is opened before the first search or probe.
 
-    index, links, ...: see index.shape. threads: of FAISS, for a batch of queries. Raises ConfigError."""
+    index, links, ...: see index.manifest.Shape. threads: FAISS threads for a batch of queries. Raises ConfigError.
+    """
     shape = Shape(
         index=index,
         links=links,
@@ -91,7 +92,7 @@ def indexer(
     lists: int | None = None,
     threads: int = 1,
 ) -> Building:
-    """Builds the folder `out` for `faiss_index`. Raises ConfigError where it holds something else."""
+    """Builds the folder `out` for `faiss_index`. Raises ConfigError if the folder holds something else."""
     shape = Shape(index=index, links=links, build_candidates=build_candidates, lists=lists)
     shape.check(INDEXES)
     refuse_mode(mode)
@@ -100,12 +101,12 @@ def indexer(
 
 
 def _name(path: str) -> str:
-    """Of the file or folder, wherever it lies."""
+    """The name of the file or folder, without its location."""
     return Path(path).expanduser().resolve().name
 
 
 def refuse_mode(mode: str) -> None:
-    """Raises ConfigError for one that is none."""
+    """Raises ConfigError for an unknown mode."""
     if mode not in MODES:
         raise ConfigError(f"retriever.mode={mode!r}; allowed are {' and '.join(MODES)}.{did_you_mean(mode, MODES)}")
 

@@ -1,4 +1,4 @@
-"""Several backends as one, by reciprocal rank."""
+"""Combines several backends by reciprocal rank fusion."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from agentgrpo.retrieval.base import Backend
 
 class FusedBackend:
     """Reciprocal rank fusion (Cormack, Clarke & Büttcher 2009): score(p) = sum over backends of 1 / (k + rank of p),
-    ranks from 1, over each backend's best `depth`. Passages are the same where their ids are. Ties go to the backend
-    named first, then to its better rank. A row that failed in one backend has failed: half an answer is none."""
+    with ranks from 1, over each backend's best `depth`. Passages with equal ids are the same passage. Ties go to the
+    backend named first, then to its better rank. A row fails if any backend fails on it."""
 
     def __init__(self, backends: Sequence[Backend], *, k: int = 60, depth: int = 50) -> None:
         if not backends or k < 0 or depth < 1:
@@ -26,7 +26,7 @@ class FusedBackend:
         self._depth = depth
 
     def search_batch(self, queries: Sequence[str], top_k: int) -> list[list[Passage] | RetrieverError]:
-        # The same depth for every top_k: the best 2 are the first 2 of the best 5.
+        # One depth for every top_k: the best 2 are the first 2 of the best 5.
         answers = [backend.search_batch(queries, max(self._depth, top_k)) for backend in self._backends]
         return [self._fuse(rows, top_k) for rows in zip(*answers, strict=True)]
 

@@ -1,7 +1,8 @@
 """Retrieval servers over HTTP: search, pages, reranking.
 
-A call ends within `timeout_s` of the moment its first query arrived, with a result or a RetrieverError whose `kind`
-says what failed, whatever the server does: the deadline spans waiting for a slot and all that the client does."""
+A call ends within `timeout_s` of the arrival of its first query, with a result or a RetrieverError whose `kind` names
+the failure, whatever the server does. The deadline includes waiting for a slot and everything the client does.
+"""
 
 from __future__ import annotations
 
@@ -29,15 +30,17 @@ T = TypeVar("T")
 
 
 class _Endpoint(ABC):
-    """One URL of a server. timeout_s spans a whole call, from the arrival of its first question on; retries, backoff_s
-    and the kinds of failure are those of JsonClient. At most max_concurrent calls are live, first come first served.
-    api_key_env: the environment variable with the server's key, sent as a Bearer token; None = none is sent.
+    """One URL of a server. timeout_s spans a whole call, from the arrival of its first query; retries, backoff_s and
+    the kinds of failure are those of JsonClient. At most max_concurrent calls are open, first come first served.
+    api_key_env: the environment variable with the server's key, sent as a Bearer token; None = no key is sent.
 
-    `counts`: those of JsonClient; garbage also for single rows, and page (a page the server could not fetch)."""
+    `counts`: those of JsonClient; garbage also counts single rows, and page counts pages that the server could not
+    fetch.
+    """
 
     _max_batch = 1
     _part: str
-    """The configuration's name of it."""
+    """The part's name in the configuration."""
 
     def __init__(
         self,
@@ -69,18 +72,18 @@ class _Endpoint(ABC):
         )
 
     async def close(self) -> None:
-        """Ends the running loop's client; the next call would open another."""
+        """Close the client of the running event loop; the next call would open another."""
         await self._client.close()
 
     @abstractmethod
     async def _answer(self, group: Any, keys: list[Any], arrived: float) -> Sequence[Any]: ...
 
     async def _post(self, payload: object, arrived: float, read: Callable[[Any], T]) -> T:
-        """`read` applied to the parsed reply. Raises RetrieverError."""
+        """Post `payload` and apply `read` to the parsed reply. Raises RetrieverError."""
         return await self._client.post(payload, read, arrived=arrived)
 
     def _count(self, outcomes: Sequence[object]) -> None:
-        """Count and log what failed in a reply that was otherwise fine."""
+        """Count and log the failed rows of an otherwise valid reply."""
         errors = [outcome for outcome in outcomes if isinstance(outcome, RetrieverError)]
         self.counts.update(error.kind for error in errors)
         if errors:
@@ -89,9 +92,9 @@ class _Endpoint(ABC):
 
 
 class HttpRetriever(_Endpoint):
-    """A server that speaks the /retrieve protocol (see `wire`). With protocol "batch", queries that arrive together go
-    out in one request of at most max_batch; with "single", each in its own. Where a request is refused (4xx), it goes
-    out again in halves, so that the query that is to blame fails alone."""
+    """A server with the /retrieve protocol (see `wire`). With protocol "batch", queries that arrive together share
+    requests of at most max_batch queries; with "single", each query has its own request. A refused request (4xx) is
+    sent again in halves, so that only the query at fault fails."""
 
     _part = "retriever"
 
@@ -144,7 +147,7 @@ class HttpRetriever(_Endpoint):
 
 
 class HttpPageFetcher(_Endpoint):
-    """A server that fetches pages: POST /fetch. URLs that arrive together go out in one request."""
+    """A server that fetches pages: POST /fetch. URLs that arrive together share a request."""
 
     _max_batch = 16
     _part = "fetcher"
@@ -197,8 +200,9 @@ def remote(
     api_key_env: str | None = None,
     web: Retriever | None = None,
 ) -> dict[str, Retriever]:
-    """`retriever: http`: the server at `url` as "vdb" and, where given, the one at `web_url` or `web` as "web". The key
-    in the environment variable `api_key_env` is sent to the server at `url`, under both addresses if it has both."""
+    """`retriever: http`: the server at `url` as "vdb", and the server at `web_url`, or else `web`, as "web" if given.
+    The key in the environment variable `api_key_env` is sent to the server at `url`; `web_url` gets it too if it is on
+    that server. Raises ConfigError if both web_url and web are given."""
     if web is not None and web_url is not None:
         raise ConfigError(f"web_url={shown(web_url)} and retriever.web are two searches of the web; leave one out")
     addresses = {"vdb": url} if web_url is None else {"vdb": url, "web": web_url}

@@ -17,14 +17,14 @@ from agentgrpo.retrieval.embedder import Embedder, identity_of
 from agentgrpo.retrieval.index.manifest import Shape
 
 Opened = tuple[Backend, Callable[[], None]]
-"""What searches, and what closes it."""
+"""(the backend, a function that closes it)"""
 
 
 class LazyRetriever(Batched):
-    """`open` is called once, in the thread that searches. It raises ConfigError for what has to be put right."""
+    """`open` is called once, in the search thread. It raises ConfigError for errors that the user must correct."""
 
     def __init__(self, open: Callable[[], Opened], *, identity: Callable[[], str], cache_size: int = 4096) -> None:
-        """identity: of what is searched and how, and not of where it is; asked for where it is needed."""
+        """identity: describes the index and the kind of search, but not the location; called only when needed."""
         self._identity = identity
         self._lazy = _LazyBackend(open)
         super().__init__(self._lazy, cache_size=cache_size)
@@ -63,17 +63,17 @@ class _LazyBackend:
 
 
 def identity_with(kind: str, embedder: Embedder, shape: Shape, **what: object) -> str:
-    """Of the retriever `kind` that searches `what`."""
+    """The identity of the retriever `kind`, with the fields `what`."""
     return json.dumps({"retriever": kind, "embedder": identity_of(embedder), **asdict(shape), **what}, sort_keys=True)
 
 
 def extra_missing(error: ImportError, *, what: str, extra: str) -> ConfigError:
-    """Of a package that only what was chosen needs."""
+    """The error for a missing package that only the chosen part needs."""
     return ConfigError(f"{what} needs a package that is not installed ({error.name}): pip install 'agentgrpo[{extra}]'")
 
 
 def one_line(error: BaseException) -> str:
-    """What a library says of a failure, without its line breaks."""
+    """A library's error message without line breaks."""
     if isinstance(error, AgentGrpoError):
         return str(error)
     return line_of(error)

@@ -22,7 +22,7 @@ from agentgrpo.services.secret import Secret
 
 
 class OpenAIEmbedder:
-    """Vectors as the server gives them, scaled to length 1. Raises RetrieverError, its `kind` as JsonClient's."""
+    """The server's vectors, scaled to length 1. Raises RetrieverError with the kinds of JsonClient."""
 
     def __init__(
         self,
@@ -41,7 +41,7 @@ class OpenAIEmbedder:
         max_response_bytes: int = 32 * 2**20,
         trust_env: bool = True,
     ) -> None:
-        """batch_size: texts of one request. timeout_s: of a request with all its attempts. Raises ConfigError."""
+        """batch_size: texts in a request. timeout_s: for a request with all its attempts. Raises ConfigError."""
         if batch_size < 1 or (dimensions is not None and dimensions < 1):
             raise ConfigError(
                 f"embedder: batch_size={batch_size}, dimensions={dimensions}; 1 or more is allowed, and null "
@@ -65,7 +65,7 @@ class OpenAIEmbedder:
 
     @cached_property
     def dim(self) -> int:
-        """As the server says, where the configuration does not."""
+        """The configured dimensions, or else the length of a vector from the server."""
         return self._dimensions or int(self.embed(["dimensions"]).shape[1])
 
     def embed(self, texts: Sequence[str]) -> Vectors:
@@ -75,7 +75,7 @@ class OpenAIEmbedder:
         return self._embed([self._prefixes[0] + text for text in texts])
 
     def _embed(self, texts: Sequence[str]) -> Vectors:
-        # In a thread and an event loop of its own: who calls may be in a loop already.
+        # In a separate thread and event loop, because the caller may be in a loop already.
         with ThreadPoolExecutor(max_workers=1) as thread:
             found: Vectors = thread.submit(lambda: asyncio.run(self._ask_all(texts))).result()
         return found
@@ -103,12 +103,12 @@ class OpenAIEmbedder:
 
 
 def vectors_of(reply: Any, count: int, dim: int | None) -> Vectors:
-    """[count, dim] of length 1, in the order of the indexes. Raises RetrieverError (garbage)."""
+    """Unit vectors [count, dim], in the order of the indexes. Raises RetrieverError (garbage)."""
     try:
         by_index = {item["index"]: item["embedding"] for item in reply["data"]}
         rows = [by_index[i] for i in range(count)]
         if not all(type(number) in (int, float) and math.isfinite(number) for row in rows for number in row):
-            raise ValueError("a number that is none, or not finite")
+            raise ValueError("a value is not a finite number")
         vectors = np.array(rows, np.float32)
         if vectors.ndim != 2 or not vectors.shape[1] or (dim is not None and vectors.shape[1] != dim):
             raise ValueError(f"vectors of shape {list(vectors.shape)}, where [{count}, {dim or 'dim'}] were asked for")

@@ -1,4 +1,4 @@
-"""The page fetcher that fetches the pages itself. Which addresses it may reach: agentgrpo.services."""
+"""A page fetcher that fetches the pages itself; agentgrpo.services restricts the addresses."""
 
 from __future__ import annotations
 
@@ -17,15 +17,16 @@ logger = logging.getLogger(__name__)
 
 
 class Pages:
-    """`fetcher: {name: pages}`: the text of pages of the open web, at most max_chars of each.
+    """`fetcher: {name: pages}`: the text of web pages, at most max_chars characters of each.
 
-    URLs come from search results and from the policy, and reach public addresses only, on `ports`; allow_hosts are
-    names whose addresses may be private, allow_networks are networks that may be reached although they are. At most
-    max_concurrent pages are on their way, first come first served; timeout_s spans one from its turn on. Equal URLs on
-    their way are fetched once.
+    URLs come from search results and from the policy, and may reach only public addresses, on `ports`. Hosts named in
+    allow_hosts may have private addresses, and networks in allow_networks may be reached even if private. At most
+    max_concurrent pages are fetched at a time, first come first served; timeout_s counts from the start of a page's
+    fetch. Equal URLs in progress are fetched once.
 
-    A page that cannot be had is a RetrieverError in its place: kind `forbidden`, or those of PageError. A machine
-    without a network is the failure of all pages (dead_network). `counts`: pages, and failures by kind."""
+    A failed page is a RetrieverError in its place: of kind `forbidden`, or of a kind of PageError. A machine without a
+    network fails the whole request (dead_network). `counts`: pages, and failures by kind.
+    """
 
     def __init__(
         self,

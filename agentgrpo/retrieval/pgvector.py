@@ -35,10 +35,11 @@ def pgvector(
     web: Retriever | None = None,
 ) -> dict[str, Retriever]:
     """The table, "name" or "schema.name", which agentgrpo index filled, as "vdb". The database is `dsn`, without a
-    password, or in the environment variable `dsn_env`. Nothing is opened before the first search or probe.
+    password, or the DSN in the environment variable `dsn_env`. Nothing is opened before the first search or probe.
 
-    words: the folder that agentgrpo index kept (its --out) where it was built with this key: by meaning and by words,
-    fused by reciprocal rank. index, links, ...: see index.shape. Raises ConfigError."""
+    words: the folder that agentgrpo index kept (its --out) if the index was built with this key; search by meaning and
+    by words is then fused by reciprocal rank. index, links, ...: see index.manifest.Shape. Raises ConfigError.
+    """
     shape = Shape(
         index=index,
         links=links,
@@ -71,7 +72,8 @@ def indexer(
     lists: int | None = None,
     timeout_s: float = 10.0,
 ) -> Building:
-    """Fills the table. What is built beside it stays in `words`, or else `out`, or is not kept. Raises ConfigError."""
+    """Fills the table. The other files of the build are kept in `words`, or else in `out`, or else not at all. Raises
+    ConfigError."""
     shape = Shape(index=index, links=links, build_candidates=build_candidates, lists=lists)
     shape.check(INDEXES)
     sink = PgSink(place_of(dsn, dsn_env, table, timeout_s), shape)

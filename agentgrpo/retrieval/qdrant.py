@@ -33,12 +33,13 @@ def qdrant(
     cache_size: int = 4096,
     web: Retriever | None = None,
 ) -> dict[str, Retriever]:
-    """The collection, which agentgrpo index built, as "vdb". Either `path`, a folder, which one process can open
-    and which is always searched exactly, or `url`, of a server or a cluster, whose key is in the environment variable
+    """The collection, which agentgrpo index built, as "vdb". Either `path`, a folder that only one process can open and
+    that is always searched exactly, or `url`, a server or a cluster, with its key in the environment variable
     `api_key_env`. Nothing is opened before the first search or probe.
 
-    words: the folder that agentgrpo index kept (its --out) where it was built with this key: by meaning and by words,
-    fused by reciprocal rank. index, links, ...: see index.shape. Raises ConfigError."""
+    words: the folder that agentgrpo index kept (its --out) if the index was built with this key; search by meaning and
+    by words is then fused by reciprocal rank. index, links, ...: see index.manifest.Shape. Raises ConfigError.
+    """
     shape = Shape(index=index, links=links, build_candidates=build_candidates, search_candidates=search_candidates)
     shape.check(INDEXES)
     place = place_of(path, url, api_key_env, timeout_s, collection)
@@ -64,8 +65,8 @@ def indexer(
     build_candidates: int = 200,
     timeout_s: float = 10.0,
 ) -> Building:
-    """Fills the collection. What is built beside it stays in `words`, or else `out`, or is not kept. Raises
-    ConfigError."""
+    """Fills the collection. The other files of the build are kept in `words`, or else in `out`, or else not at all.
+    Raises ConfigError."""
     shape = Shape(index=index, links=links, build_candidates=build_candidates)
     shape.check(INDEXES)
     sink = QdrantSink(place_of(path, url, api_key_env, timeout_s, collection), shape)

@@ -1,4 +1,4 @@
-"""A reranker that needs no model: which share of what the query asks for does a passage hold?"""
+"""A reranker without a model: it scores a passage by the share of the query that the passage covers."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ FUNCTION_WORDS = frozenset(
         "were what when where which who whom whose why with"
     )
 )
-"""English words that ask for nothing. A query of nothing else is taken as it is."""
+"""English words without content. If a query has no other words, all its words count."""
 
 
 class LexicalReranker:
@@ -50,7 +50,7 @@ class LexicalReranker:
         return sorted(scored, key=lambda p: -(p.score or 0.0))[:top_k]
 
     def _weights(self, query: str) -> dict[str, float]:
-        """The query's words in lower case, each once."""
+        """Lower-case query word -> weight, each word once."""
         written = _WORD.findall(query)
         asking = [w for w in written if w.lower() not in FUNCTION_WORDS] or written
         weights: dict[str, float] = {}

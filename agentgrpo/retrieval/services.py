@@ -1,6 +1,7 @@
-"""Retrievers, rerankers and page fetchers that ask a service: what each asks, as a request of the one seam.
+"""Retrievers, rerankers and page fetchers that call a service, each call as a Request to the meter.
 
-Where a service is, is no part of a request; what it is, is: its `identity`."""
+A request contains the service's `identity`, but not its address.
+"""
 
 from __future__ import annotations
 
@@ -21,11 +22,11 @@ PAGE_FACTS = frozenset(
     {"forbidden", "no_text", "oversize", "page", "redirects", "http_4xx"}
     | {f"http_{status}" for status in range(400, 500) if status not in _PASSING}
 )
-"""Kinds of failure of a page, and not of the way to it."""
+"""Kinds of failure that belong to a page, not to the connection."""
 
 
 class _Missing(RetrieverError):
-    """One page's own failure."""
+    """The failure of a single page."""
 
 
 def _row(passage: Passage) -> dict[str, Any]:
@@ -46,14 +47,14 @@ _PAGE: Form[Passage] = Form(write=_row, read=_passage, error=_Missing, facts=PAG
 
 
 class RetrieverService:
-    """kind: web or vdb, by which it is priced and limited."""
+    """kind: web or vdb, which determines price and limits."""
 
     def __init__(self, part: Retriever, *, kind: str, meter: Meter) -> None:
         self._part, self._kind, self._meter = part, kind, meter
         self._identity = Identity(part, meter)
 
     async def search(self, query: str, *, top_k: int) -> list[Passage]:
-        """Raises RetrieverError, also over_budget; BudgetSpent and CassetteMiss end the run."""
+        """Raises RetrieverError (with over_budget as one kind); BudgetSpent and CassetteMiss end the run."""
         body = {"service": await self._identity.text(), "query": query, "top_k": top_k}
 
         async def live() -> list[Passage]:
@@ -63,8 +64,9 @@ class RetrieverService:
         return list(answer.value)
 
     async def probe(self) -> None:
-        """Where nobody will be asked nobody needs to be there. The probe of a web search is one that is paid for: it is
-        a call like any other, and replayed; that of an index or a server of one's own is made every time."""
+        """Skipped if all answers are replayed, because then no service is needed. The probe of a web search costs
+        money, so it is metered and replayed like any call. The probe of an index or of your own server is made every
+        time."""
         if not isinstance(self._part, Probed) or self._meter.replays_only:
             return
         if self._kind == "web":
@@ -96,14 +98,14 @@ class RerankerService:
 
 
 class FetcherService:
-    """Each page is a call of its own; those of one turn still go out together."""
+    """Each page is a separate call; the pages of a turn are still fetched together."""
 
     def __init__(self, part: PageFetcher, *, meter: Meter) -> None:
         self._part, self._meter = part, meter
         self._identity = Identity(part, meter)
 
     async def fetch(self, urls: Sequence[str]) -> list[Passage | RetrieverError]:
-        """Raises RetrieverError where the fetcher itself fails; over_budget is a page's."""
+        """Raises RetrieverError if the fetcher itself fails; over_budget is the error of a single page."""
         pages: list[Passage | RetrieverError] = []
         for page in await asyncio.gather(*(self._fetch(url) for url in urls), return_exceptions=True):
             if isinstance(page, Passage | _Missing) or (isinstance(page, RetrieverError) and page.kind == OVER_BUDGET):
@@ -124,19 +126,19 @@ class FetcherService:
 
 
 class Identity:
-    """Of a part: raises ConfigError for one that has none where its answers are recorded, as another's would be taken
-    for them."""
+    """The identity of a part. Raises ConfigError for a part without one if answers are recorded, because they could be
+    mistaken for those of another part."""
 
     def __init__(self, part: object, meter: Meter) -> None:
         self._part, self._text = part, None if _has_identity(part) else type(part).__name__
         if self._text is not None and meter.has_cassette:
             raise ConfigError(
-                f"{self._text} has no identity, and a cassette keeps answers under it; give it `identity`, a text of "
-                "all that decides its answers, or use cassette=live"
+                f"{self._text} has no identity, under which a cassette stores answers; give it `identity`, a text of "
+                "everything that determines its answers, or use cassette=live"
             )
 
     async def text(self) -> str:
-        """In a thread where it is not known yet: it may be a digest of a model's files."""
+        """Computed in a thread at first use: it may be a digest of a model's files."""
         if self._text is None:
             self._text = await asyncio.to_thread(_identity_of, self._part)
         return self._text

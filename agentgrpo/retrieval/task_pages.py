@@ -1,4 +1,4 @@
-"""The page fetcher that fetches nothing: pages that the task set brings along."""
+"""A page fetcher that fetches nothing: it returns pages from the task set."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from agentgrpo.core.types import Passage
 
 
 class TaskPages:
-    """`fetcher: {name: task}`: the task set's corpora["pages"], by URL. One that it does not have is a RetrieverError
-    in its place, of kind `not_found`. Raises ConfigError for a task set without pages."""
+    """`fetcher: {name: task}`: the task set's corpora["pages"], by URL. An unknown URL gives a RetrieverError of kind
+    `not_found` in its place. Raises ConfigError for a task set without pages."""
 
     def __init__(self, *, pages: Sequence[Passage]) -> None:
         if not pages:

@@ -1,4 +1,4 @@
-"""What search services have in common: one query a request, results that are links with a snippet."""
+"""The common base of search services: one query per request, and results that are links with a snippet."""
 
 from __future__ import annotations
 
@@ -20,27 +20,28 @@ from agentgrpo.services.rate import RateLimiter
 from agentgrpo.services.secret import Secret
 
 KEEP_ALIVE_S = 30.0
-"""Shorter than servers keep idle connections; a new one costs two round trips and a TLS handshake."""
+"""Shorter than servers keep idle connections; opening a new one costs two round trips and a TLS handshake."""
 
 
 class WebSearch(ABC):
-    """One service. timeout_s spans a query with all its attempts, not its wait for a turn: at most max_concurrent
-    queries are on their way, first come first served, and requests_per_second of them start, evenly spaced. Equal
-    queries on their way are asked once. retries, backoff_s and the kinds of failure are those of JsonClient.
+    """One search service. timeout_s spans a query with all its attempts, but not its waiting time: at most
+    max_concurrent queries run at a time, first come first served, and requests_per_second of them start, evenly spaced.
+    Equal queries in progress are sent once. retries, backoff_s and the kinds of failure are those of JsonClient.
 
-    A result is a Passage: id and url are its URL, the text is the snippet. `counts`: those of JsonClient. `identity`:
-    of the service and its options, which are fields of every request."""
+    A result is a Passage: id and url are its URL, the text is its snippet. `counts`: those of JsonClient. `identity`:
+    the service and its options, which are fields of every request.
+    """
 
     max_chars = 2048
-    """Of a query: what is longer the service would refuse, and it is the policy's to keep it short."""
+    """Maximum characters of a query; longer queries are cut, because the service would refuse them."""
     max_words: int | None = None
     posts = False
     url_key = "url"
     text_key = "content"
     is_marked = False
-    """Titles and snippets are HTML: references such as &amp;, and tags around the words that were found."""
+    """True if titles and snippets are HTML, with references such as &amp; and tags around the matching words."""
     advice = "check the key and its quota, and retriever.web.base_url"
-    """What to do where the service cannot be searched."""
+    """Advice for users if the service cannot be searched."""
 
     def __init__(
         self,
@@ -77,12 +78,12 @@ class WebSearch(ABC):
         )
 
     async def search(self, query: str, *, top_k: int) -> list[Passage]:
-        """Best first; fewer than top_k where the service has no more, or gives no more at once."""
+        """Results best first; fewer than top_k if the service has no more, or returns no more at once."""
         query = " ".join(well_formed(query).split()[: self.max_words])[: self.max_chars].strip()
         return list(await self._batcher.ask(top_k, query)) if query else []
 
     async def probe(self) -> None:
-        """Searches once, for a word. Raises ConfigError where the service refuses us, RetrieverError where it fails."""
+        """Search for a word once. Raises ConfigError if the service refuses the request, RetrieverError if it fails."""
         try:
             await self.search("encyclopedia", top_k=1)
         except RetrieverError as e:
@@ -91,16 +92,17 @@ class WebSearch(ABC):
             raise RetrieverError(f"{e}; {self.advice}", kind=e.kind) from e
 
     async def close(self) -> None:
-        """Ends the running loop's connections; the next query would open others."""
+        """Close the connections of the running event loop; the next query would open others."""
         await self._client.close()
 
     @abstractmethod
     def _fields(self, query: str, top_k: int) -> Mapping[str, object]:
-        """Of the request, beside the options."""
+        """The request's fields besides the options."""
 
     @abstractmethod
     def _results(self, reply: Mapping[str, Any]) -> object:
-        """What should be the list of results. Raises RetrieverError where the reply says that the search failed."""
+        """The reply's list of results, not yet validated. Raises RetrieverError if the reply says that the search
+        failed."""
 
     async def _answer(self, group: int, keys: list[str], arrived: float) -> list[list[Passage]]:
         fields = {**self._fields(keys[0], group), **self._options}
@@ -120,7 +122,7 @@ class WebSearch(ABC):
             raise garbage(f"a result is malformed: {e}") from e
 
     def _passage(self, item: object) -> Passage | None:
-        """None for what cannot be cited or says nothing. Raises ValueError with the reason."""
+        """None for a result without a URL, or without title and text. Raises ValueError with the reason."""
         if not isinstance(item, dict):
             raise ValueError(f"a JSON {type(item).__name__}, not an object")
         url, title, text = (_text(item, key) for key in (self.url_key, "title", self.text_key))
@@ -133,7 +135,7 @@ class WebSearch(ABC):
 
 
 def one_of(name: str, value: str | None, allowed: Sequence[str]) -> str | None:
-    """`value`, which may be null. Raises ConfigError for what the service would refuse."""
+    """`value`, which may be null. Raises ConfigError for a value that the service would refuse."""
     if value is not None and value not in allowed:
         raise ConfigError(f"{name}={value!r}; allowed are {', '.join(allowed)}.{did_you_mean(value, allowed)}")
     return value
@@ -153,7 +155,7 @@ _BRAVE_SAFE_SEARCH = ("off", "moderate", "strict")
 
 class Brave(WebSearch):
     """GET base_url/web/search. country: two letters such as US; language (search_lang): such as en; safe_search: off,
-    moderate or strict; null = US, en and moderate, the service's own."""
+    moderate or strict. null = the service's defaults: US, en and moderate."""
 
     MAX_RESULTS = 20
     max_chars = 400
@@ -204,7 +206,7 @@ class Brave(WebSearch):
         return web.get("results") if isinstance(web, Mapping) else None
 
 
-# --- SearXNG: a metasearch engine that anybody can run, https://docs.searxng.org/dev/search_api.html.
+# --- SearXNG: a metasearch engine for self-hosting, https://docs.searxng.org/dev/search_api.html.
 
 _SAFE_SEARCH = ("off", "moderate", "strict")
 _TIME_RANGES = ("day", "month", "year")
@@ -213,10 +215,12 @@ _TIME_RANGES = ("day", "month", "year")
 class SearxNG(WebSearch):
     """GET base_url/search. The instance must answer in JSON: `json` under search.formats in its settings.yml.
 
-    language: such as de or de-CH, null = the instance's own. categories, engines: by their names there, empty = its
-    own. safe_search: off, moderate or strict; time_range: day, month or year; null = the instance's own, any time.
+    language: such as de or de-CH. categories, engines: by their names on the instance. safe_search: off, moderate or
+    strict. time_range: day, month or year, null = any time. For the others null or empty = the instance's default.
 
-    A search without a result in which engines did not answer is a failure (kind `unresponsive`), not an empty page."""
+    A search without results in which some engines did not answer is a failure (kind `unresponsive`), not an empty
+    result.
+    """
 
     advice = "check retriever.web.base_url, and that the instance has json under search.formats in its settings.yml"
 
@@ -273,14 +277,15 @@ class SearxNG(WebSearch):
 
 _SERPAPI_SAFE_SEARCH = {"off": "off", "strict": "active"}
 _NOTHING = "hasn't returned any results"
-"""What the `error` of a search says that went well and found nothing."""
+"""Part of the `error` in a successful reply that found nothing."""
 
 
 class SerpApi(WebSearch):
     """GET base_url/search with engine=google. country (gl): such as us; language (hl): such as en; safe_search: off or
-    strict; null = as Google chooses.
+    strict; null = Google's default.
 
-    A search that the engine did not answer is a failure of kind `unresponsive`."""
+    A search that the engine did not answer is a failure of kind `unresponsive`.
+    """
 
     url_key = "link"
     text_key = "snippet"
@@ -331,9 +336,10 @@ class SerpApi(WebSearch):
 
 
 class Serper(WebSearch):
-    """POST base_url/search. country (gl): such as us; language (hl): such as en; null = as Google chooses.
+    """POST base_url/search. country (gl): such as us; language (hl): such as en; null = Google's default.
 
-    A search of more than PAGE results costs more, so that no more are asked for than are wanted."""
+    A search for more than PAGE results costs more, so only the wanted number is requested.
+    """
 
     PAGE = 10
     posts = True
@@ -383,7 +389,8 @@ _TOPICS = ("general", "news", "finance")
 
 class Tavily(WebSearch):
     """POST base_url/search. search_depth: basic, fast and ultra-fast cost 1 credit, advanced 2. topic: general, news or
-    finance. country: a name such as germany, whose pages come first; null = none, and only with topic=general."""
+    finance. country: a name such as germany, whose pages rank first; null = no preference. A country requires
+    topic=general."""
 
     MAX_RESULTS = 20
     max_chars = 400

@@ -1,4 +1,4 @@
-"""What retrieval servers answer, read with suspicion: any JSON in, passages or a typed error for each row out.
+"""Parses answers of retrieval servers defensively: any JSON in, passages or a typed error for each row out.
 
     POST /retrieve  {"queries": [...], "topk": n, "return_scores": true}  ->  {"result": [[item, ...], ...]}     batch
                     {"query": ..., "top_k": n}                            ->  {"results": [item, ...]}           single
@@ -7,8 +7,10 @@
                                                    or {"results": [{"index": i, "relevance_score": s}, ...]}
 
     item = {"document": document, "score": s} or a bare document, best first; document = see corpus.passage_of
-    {"error": text} in place of a row or a page: that one alone has failed
-"result" and "results" mean the same everywhere."""
+    {"error": text} in place of a row or a page: only that row or page has failed
+
+"result" and "results" are synonyms in every answer.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +29,7 @@ def garbage(message: str) -> RetrieverError:
 
 
 def results_of(reply: Any) -> list[Any]:
-    """Raises RetrieverError (garbage) where there is no list."""
+    """The list under "result" or "results". Raises RetrieverError (garbage) if there is no list."""
     if isinstance(reply, dict):
         reply = reply.get("result", reply.get("results"))
     if not isinstance(reply, list):
@@ -36,8 +38,8 @@ def results_of(reply: Any) -> list[Any]:
 
 
 def rows_of(reply: Any, num_queries: int, top_k: int) -> list[list[Passage] | RetrieverError]:
-    """One row a query. Rows that are missing are errors of the queries they are missing for; with too many rows it is
-    unknown which belongs to which query, and all are errors."""
+    """One row per query. A missing row is an error for its query. With too many rows the assignment to queries is
+    unknown, and every row is an error."""
     rows = results_of(reply)
     if len(rows) > num_queries:
         return [garbage(f"{len(rows)} rows for {num_queries} queries")] * num_queries
@@ -57,7 +59,7 @@ def row_of(items: Any, top_k: int) -> list[Passage] | RetrieverError:
 
 
 def pages_of(reply: Any, urls: Sequence[str]) -> list[Passage | RetrieverError]:
-    """One page a URL; null, {"error": ...} and a wrong number of pages are errors."""
+    """One page per URL; null, {"error": ...} and a wrong number of pages are errors."""
     pages = results_of(reply)
     if len(pages) != len(urls):
         return [garbage(f"{len(pages)} pages for {len(urls)} URLs")] * len(urls)
@@ -65,7 +67,7 @@ def pages_of(reply: Any, urls: Sequence[str]) -> list[Passage | RetrieverError]:
 
 
 def scores_of(reply: Any, num_documents: int) -> list[float]:
-    """One finite score a document. Raises RetrieverError (garbage)."""
+    """One finite score per document. Raises RetrieverError (garbage)."""
     given = reply.get("scores") if isinstance(reply, dict) else None
     try:
         if given is None:

@@ -1,4 +1,4 @@
-"""How a reward function of a user's own is called: the shape of its arguments, and what TRL hands it beside lists."""
+"""How a user's reward function is called: the shape of its arguments, and the extra arguments that TRL passes."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ SHAPES = (
 _IDS = "completion_ids"
 ATTEMPT = frozenset({"completion", "solution_str", _IDS})
 GROUP = frozenset({"prompts", "completions", _IDS, "environments", "log_extra", "log_metric", "trainer_state"})
-"""What an attempt, and a group of them, has beside the columns of the task."""
+"""Names of arguments for one attempt, and for a group of attempts, beside the columns of the task."""
 
 
 class Calling(StrEnum):
@@ -30,13 +30,13 @@ class Calling(StrEnum):
 
 
 def shape_of(signature: inspect.Signature) -> Calling | None:
-    """None for a function that cannot be called in any of the shapes."""
+    """The shape in which the function is called; None if no shape fits."""
     parameters = signature.parameters.values()
     kinds = {p.kind for p in parameters}
     takes_more, takes_all = inspect.Parameter.VAR_POSITIONAL in kinds, inspect.Parameter.VAR_KEYWORD in kinds
     arguments = [p for p in parameters if p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)]
     names = {p.name for p in arguments}
-    if not arguments:  # both: the wrapper of a function, whose names it hides
+    if not arguments:  # with *args and **kwargs: a wrapper that hides the names of its function
         return None if takes_more == takes_all else Calling.GROUP if takes_all else Calling.EPISODE
     if names & (ATTEMPT - {_IDS}):
         return Calling.ATTEMPT
@@ -49,9 +49,9 @@ def shape_of(signature: inspect.Signature) -> Calling | None:
 
 
 class Handed:
-    """What TRL hands a function for one call: log_metric(name, number) and log_extra(column, a value for each attempt),
-    whose numbers are recorded as parts of the term, and whose texts as its reason; `environments`, each with what it
-    has measured, such as `reward`; `trainer_state`, with the number of updates so far as `global_step`."""
+    """The extra arguments that TRL passes to a function for one call. log_metric(name, number) and log_extra(column, a
+    value for each attempt) record numbers as parts of the term, and texts as its reason. `environments` have their
+    measurements as attributes, such as `reward`. `trainer_state.global_step` is the number of updates so far."""
 
     def __init__(self, episodes: Sequence[Episode], where: str) -> None:
         versions = [turn.policy_version for episode in episodes for turn in episode.turns]
@@ -71,7 +71,7 @@ class Handed:
         }
 
     def parts(self) -> list[dict[str, float]]:
-        """The numbers of each attempt; a metric's is the mean of all that were logged. Raises BadValue."""
+        """The recorded numbers of each attempt; a metric is the mean of its logged values. Raises BadValue."""
         means = {name: fmean(values) for name, values in self._metrics.items()}
         return [named({**means, **row}, self._where, number) for row in self._rows(numbers_in)]
 
@@ -95,7 +95,8 @@ class Handed:
 
 
 class _Known:
-    """An object with these attributes. Any other one is an error that names them, which no default hides."""
+    """An object with these attributes. Any other attribute raises an error that lists them, even under getattr with a
+    default."""
 
     def __init__(self, what: str, values: Mapping[str, float], remedy: str) -> None:
         self._what, self._values, self._remedy = what, values, remedy
@@ -113,7 +114,7 @@ def numbers_in(values: Mapping[Any, Any]) -> dict[Any, Any]:
 
 
 def texts_in(values: Mapping[Any, Any]) -> dict[str, str]:
-    """What is no number, as far as it says anything."""
+    """The values that are not numbers, as texts; empty texts are left out."""
     texts = {str(name): content_of(value) for name, value in values.items() if name not in numbers_in(values)}
     return {name: text for name, text in texts.items() if text}
 

@@ -1,4 +1,4 @@
-"""Whether what an answer cites supports it: by the words of question, answer and passages, without a model or gold."""
+"""Checks whether citations support an answer, by words of question, answer and passages, without a model or gold."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ from agentgrpo.judges.answers import contains, words
 from agentgrpo.rewards.terms import CITATION_SUPPORT, Weighted, cited, has_answer
 
 LINKING = 4
-"""Characters of a word that can link two texts: shorter ones are mostly and, was, from."""
+"""Minimum characters of a word that can link two texts; many shorter words (the, and, was) occur everywhere."""
 
 
 def supporting(question: str, answer: str, passages: Sequence[str]) -> list[bool]:
-    """Of each passage, whether it supports the answer, by itself or as the hop before one that holds it.
+    """Whether each passage supports the answer, by itself or as the hop before a passage that holds the answer.
 
         question -- a word -- passage that holds the answer
         question -- a word -- passage -- another word -- passage that holds the answer
 
-    A passage holds the answer where the answer's words stand in it side by side (judges.answers.words); words of the
-    answer link nothing. Of an answer that no passage holds (yes, a list, a report) none counts as support.
+    A passage holds the answer if the answer's words occur in it side by side (judges.answers.words). Words of the
+    answer are not links. If no passage holds the answer (yes, a list, a report), no passage counts as support.
     """
     given, asked = words(answer), _linking(words(question))
     texts = [words(passage) for passage in passages]
@@ -41,7 +41,7 @@ def _linking(text: Sequence[str]) -> set[str]:
 
 class CitationSupport(Weighted):
     """w · grade · max(0, supporting - needless) / cited, over the distinct valid cited results (see `supporting`). A
-    needless citation undoes a supporting one, and a wrong answer earns nothing, whatever it cites."""
+    needless citation cancels a supporting one, and a wrong answer earns nothing, whatever it cites."""
 
     dimension = CITATION_SUPPORT
     is_cost = False

@@ -1,6 +1,6 @@
-"""The prices of searching: the terms of dimension search_efficiency; a wrong answer pays `cost_when_wrong` of them.
+"""The prices of searching: the terms of dimension search_efficiency. A wrong answer pays the share `cost_when_wrong`.
 
-Each is charged to the turn that used something up; only that a page was fetched in vain shows at the end."""
+Each cost is charged to the turn that caused it, except for unnecessary fetches, which are known only at the end."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from agentgrpo.rewards.terms import SEARCH_EFFICIENCY, Penalty, Term, read, refu
 
 
 class CostTerm(Penalty):
-    """One weight on something that was used up."""
+    """A cost with one weight per unit used."""
 
     dimension = SEARCH_EFFICIENCY
     is_cost = True
@@ -90,7 +90,7 @@ class UnnecessaryFetch(CostTerm):
 
 @dataclass(frozen=True, kw_only=True)
 class RetrieverCost(Term):
-    """web · web_served + vdb · vdb_served: a web search that vdb had to serve costs what vdb does."""
+    """web · web_served + vdb · vdb_served: a web search that fell back to vdb is charged the price of vdb."""
 
     web: float
     vdb: float

@@ -1,11 +1,11 @@
-"""What people say of episodes: grades and preferences, a line of JSON each, added to the reward of episodes alike.
+"""Human feedback on episodes: grades and preferences, one JSON line each, added to the reward of matching episodes.
 
     {"task": "t7", "answer": "Castin", "grade": 1}                  from -1 (bad) to 1 (good)
     {"task": "t7", "chosen": "Castin", "rejected": "Orlin"}         as 1 and -1
 
-An answer is a text, which stands for all episodes of the task with that answer, case and punctuation aside; or an
-object, as agentgrpo view writes it, {"answer", "response", ...}: with a response it stands for episodes that say the
-very same from beginning to end.
+An answer is a text, which matches all episodes of the task with that answer, case and punctuation aside; or an object,
+as agentgrpo view writes it, {"answer", "response", ...}. With a response it matches only episodes whose sampled text is
+exactly the same.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _GRADED, _PREFERRED = frozenset({"answer", "grade"}), frozenset({"chosen", "reje
 
 @dataclass(frozen=True, slots=True)
 class Which:
-    """Which episodes of a task are meant: those with this answer, as `normalise` has it, or with this response."""
+    """Selects episodes of a task: by their answer, normalised by `normalise`, or by their response."""
 
     task: str
     kind: str
@@ -37,14 +37,14 @@ class Which:
 
     @classmethod
     def of(cls, task: str, *, answer: str | None, response: str) -> tuple[Which, ...]:
-        """All that an episode is met by."""
+        """All keys that match the episode with this answer and response."""
         by_answer = (cls(task, "answer", normalise(answer)),) if answer and normalise(answer) else ()
         return (cls(task, "response", response), *by_answer)
 
 
 @dataclass(frozen=True, slots=True)
 class Statement:
-    """One line. `lower`: of a preference, the other episode."""
+    """One line of feedback. `lower`: the rejected episode of a preference."""
 
     which: Which
     grade: float
@@ -52,7 +52,7 @@ class Statement:
 
 
 def read_feedback(path: Path) -> list[Statement]:
-    """Raises DataError for lines that are none, all of them told."""
+    """The statements in a file. Raises DataError that lists all invalid lines."""
     malformed = Malformed()
     found = [*malformed.spare(_statement, read_rows(path, "feedback", malformed))]
     malformed.refuse()
@@ -86,10 +86,10 @@ def _which(row: Node, task: str, key: str) -> Which:
 
 
 class Feedback:
-    """A file of statements. Where several speak of an episode their mean counts; others get nothing."""
+    """A file of statements. The mean counts if several match an episode; an episode without any gets 0."""
 
     def __init__(self, *, file: Path, weight: float = 1.0) -> None:
-        """weight: of a grade of 1. Raises ConfigError and DataError."""
+        """weight: the reward for a grade of 1. Raises ConfigError and DataError."""
         statements = read_feedback(file)
         if not statements:
             raise DataError(f"reward.feedback.file={file} has no lines; write one with task, answer and grade")
@@ -101,7 +101,7 @@ class Feedback:
             self._grades[which].append(grade)
 
     def of(self, episode: Episode) -> float:
-        """What is added to its reward."""
+        """The amount that is added to the episode's reward."""
         response = "".join(s.text for branch in episode.branches for s in branch.segments if s.sampled)
         met = Which.of(episode.task.id, answer=episode.answer, response=response)
         grades = [grade for which in met for grade in self._grades.get(which, ())]
@@ -109,7 +109,7 @@ class Feedback:
 
 
 def graded(statements: list[Statement]) -> Iterator[tuple[Which, float]]:
-    """Each statement as grades."""
+    """The grades of each statement; a preference gives two."""
     for statement in statements:
         yield statement.which, statement.grade
         if statement.lower is not None:

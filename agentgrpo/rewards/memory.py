@@ -1,11 +1,11 @@
 """The terms of a memory agent's reward: r1 + r2 + beta r3 + gamma r4 of Mem-alpha (arXiv 2509.25911), and its form.
 
-r1 is the term `correctness`. What an agent did in one branch, such as the chunk that it read there, it is rewarded for
-in that branch; what came of all of it, r1 and r3, counts in full for each.
+r1 is the term `correctness`. The actions in one branch, such as the calls for the chunk read there, are rewarded in
+that branch. The joint results, r1 and r3, count in full for each branch.
 
-Writing nothing must pay worst, or it is what a young policy learns. A memory of which every entry was judged invalid is
-as good as none, so it counts as empty: in such an episode every term gives what it gives for silence. An explicit skip
-is paid only where it is known that nothing is wanted, and a call only as far as nobody judged it invalid.
+Writing nothing must pay least, or an early policy learns to do so. A memory with only invalid entries is worthless, so
+it counts as empty: in such an episode every term pays the same as for an empty memory. An explicit skip is paid only if
+it is known that nothing is wanted, and a call only if it was not judged invalid.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from agentgrpo.rewards.terms import (
 
 
 def of_branches(episode: Episode, metric: str) -> list[float]:
-    """What each branch added to the metric. Raises ConfigError where the agent does not count it turn by turn."""
+    """The amount that each branch added to the metric. Raises ConfigError if the agent does not count it by turn."""
     read(episode, metric)
     turns = [sum(s.sampled for s in branch.segments) for branch in episode.branches]
     counted = episode.metrics_by_turn.get(metric, ())
@@ -47,16 +47,17 @@ def counts_as_empty(episode: Episode) -> bool:
 
 
 def rightly_skipped(episode: Episode) -> list[bool]:
-    """Of each branch, whether it was passed over by one explicit skip and nothing else, and nothing is wanted there.
-    Where nobody knows what is wanted, no skip is right."""
+    """Whether the only call of each branch is an explicit skip and nothing is wanted there. If the wanted entries are
+    unknown, no skip is right."""
     names = ("calls", "skips", "wanted", "knows_wanted")
     rows = zip(*(of_branches(episode, name) for name in names), strict=True)
     return [made == skipped == 1 and known > 0 and not wanted for made, skipped, wanted, known in rows]
 
 
 def right_calls(episode: Episode) -> list[tuple[float, float]]:
-    """Of each branch, (right, counted) calls. A change is right that was judged valid. One that was not judged, as
-    deletes are not by a language model, is not counted; but where nothing was judged at all, each change is right."""
+    """(right, counted) calls of each branch. A change is right if it was judged valid. A change that was not judged is
+    not counted; a language model, for instance, judges no deletes. If nothing was judged at all, each change is right.
+    """
     calls, executed = of_branches(episode, "calls"), of_branches(episode, "executed")
     is_judged = read(episode, "judged") > 0
     judged, valid = (of_branches(episode, name) if is_judged else executed for name in ("judged", "valid"))
@@ -66,7 +67,7 @@ def right_calls(episode: Episode) -> list[tuple[float, float]]:
 
 @dataclass(frozen=True, kw_only=True)
 class BranchWeighted(Weighted, ABC):
-    """A term whose value is the mean of its branches'."""
+    """A term whose value is the mean over the branches."""
 
     is_cost = False
 
@@ -80,18 +81,18 @@ class BranchWeighted(Weighted, ABC):
         return self._earned(episode)
 
     def _of_nothing(self) -> float:
-        """Of each branch, in an episode whose memory counts as empty."""
+        """The value of each branch, in an episode whose memory counts as empty."""
         return 0.0
 
     @abstractmethod
     def _earned(self, episode: Episode) -> Sequence[float]:
-        """Of each branch, in any other episode."""
+        """The value of each branch, in any other episode."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class CallSuccess(BranchWeighted):
-    """r2: w · right / counted calls of a chunk (`right_calls`); without a call 0. For an explicit skip where nothing is
-    wanted w, where `skip_counts`; 0 for any other."""
+    """r2: w · right / counted calls of a chunk (`right_calls`); 0 without a call. An explicit skip of a chunk from
+    which nothing is wanted gets w with `skip_counts`; any other skip gets 0."""
 
     skip_counts: bool
     dimension = RETRIEVAL_QUALITY
@@ -105,8 +106,8 @@ class CallSuccess(BranchWeighted):
 
 @dataclass(frozen=True, kw_only=True)
 class Compression(Weighted):
-    """r3: w · (1 - memory tokens / chunk tokens), below 0 where the memory is longer than what was read. 0 for a memory
-    that counts as empty: nothing is compressed there. `gated`: times the correctness."""
+    """r3: w · (1 - memory tokens / chunk tokens), below 0 if the memory is longer than the chunks. 0 for a memory that
+    counts as empty, because nothing was compressed. `gated`: times the correctness."""
 
     gated: bool
     dimension = SEARCH_EFFICIENCY
@@ -119,10 +120,10 @@ class Compression(Weighted):
 
 @dataclass(frozen=True, kw_only=True)
 class Validity(BranchWeighted):
-    """r4: w · valid / judged changes of a chunk; 0 where none was judged.
+    """r4: w · valid / judged changes of a chunk; 0 if no change was judged.
 
-    `recall`: w · valid / max(judged, wanted), where it is known how many were wanted: what was not written counts too.
-    Then a chunk that asks for nothing earns w when it is passed over by an explicit skip.
+    `recall`: w · valid / max(judged, wanted), if the number of wanted entries is known: missing entries count too. A
+    chunk from which nothing is wanted then earns w by an explicit skip.
     """
 
     recall: bool
@@ -140,9 +141,9 @@ class Validity(BranchWeighted):
 
 @dataclass(frozen=True, kw_only=True)
 class Evidence(BranchWeighted):
-    """w · (valid - invalid) / judged changes of a chunk, not below `low` and not above `high`; 0 where none was judged,
-    but `low` where the memory counts as empty. PersonaMem's term for evidence; what is judged here is whether an entry
-    is borne out by its chunk."""
+    """w · (valid - invalid) / judged changes of a chunk, clipped to [`low`, `high`]; 0 if no change was judged, but
+    `low` if the memory counts as empty. This is PersonaMem's term for evidence; an entry is valid here if its chunk
+    supports it."""
 
     low: float
     high: float
@@ -164,8 +165,8 @@ class Evidence(BranchWeighted):
 
 @dataclass(frozen=True, kw_only=True)
 class MemoryFormat(BranchWeighted):
-    """w for each chunk whose turn holds a right call (`right_calls`, or a skip where nothing is wanted), and all calls
-    well formed and within the limit, and no other text."""
+    """w for each chunk whose turn holds a right call (`right_calls`, or a right skip) and no other text, with all calls
+    well formed and within the limit."""
 
     dimension = CITATION_SUPPORT
 

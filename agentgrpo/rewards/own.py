@@ -1,4 +1,4 @@
-"""Terms of a user's own: what the environment measured, by name, and functions."""
+"""User-defined terms: metrics of the environment, by name, and functions."""
 
 from __future__ import annotations
 
@@ -33,9 +33,9 @@ DIMENSION = "environment"
 
 
 class EnvironmentTerm:
-    """weight · a metric of the episode: `reward.terms.tests.name=environment.tests_passed`. `environment.reward` is all
-    that the environment paid, for turns and at the end, each seat for itself. Implements rewards.base.TurnTerm and
-    BranchTerm."""
+    """weight · a metric of the episode: `reward.terms.tests.name=environment.tests_passed`. `environment.reward` is the
+    sum of the environment's rewards, for turns and at the end, separately for each seat. Implements
+    rewards.base.TurnTerm and BranchTerm."""
 
     dimension = DIMENSION
 
@@ -43,33 +43,33 @@ class EnvironmentTerm:
         self.metric, self._weight, self.is_cost = metric, weight, is_cost
 
     def __call__(self, episode: Episode, correctness: float) -> float:
-        """Raises BadValue where the environment has not said the metric: of this episode, or of any."""
+        """Raises BadValue if the environment has not given the metric for this episode."""
         if self.metric not in episode.metrics:
             known = ", ".join(sorted(episode.metrics)) or "nothing"
             raise BadValue(
                 f"a reward term reads environment.{self.metric}, and the environment {episode.environment} has given "
-                f"no number for it, as where get_reward or score returns None; it has {known}; name one of these, or "
+                f"no number for it (perhaps get_reward or score returned None); it has {known}; name one of these, or "
                 f"let get_reward or score return a number.{did_you_mean(self.metric, episode.metrics)}",
                 kind="reward",
             )
         return self._weight * episode.metrics[self.metric]
 
     def per_turn(self, episode: Episode) -> Sequence[float]:
-        """See rewards.base.TurnTerm: of a metric with one number per turn these, of another one nothing."""
+        """See rewards.base.TurnTerm: the metric's numbers if it has one per turn, else zeros."""
         by_turn = episode.metrics_by_turn.get(self.metric, ())
         if len(by_turn) != len(episode.turns):
             return [0.0] * len(episode.turns)
         return [self._weight * value for value in by_turn]
 
     def per_branch(self, episode: Episode) -> Sequence[float] | None:
-        """See rewards.base.BranchTerm: a branch is paid what its seat is."""
+        """See rewards.base.BranchTerm: each branch gets the reward of its seat."""
         if self.metric != "reward" or not episode.seats:
             return None
         return [self._weight * episode.metrics[f"reward/{branch.seat}"] for branch in episode.branches]
 
 
 class FunctionTerm:
-    """weight · what a function says: `reward.terms.brief.name=my_terms:brief`. Implements rewards.base.GroupTerm.
+    """weight · the result of a function: `reward.terms.brief.name=my_terms:brief`. Implements rewards.base.GroupTerm.
 
         (episode)                           a core.types.Episode
         (completions, **columns)            as TRL calls it: lists with an entry for each attempt of the group, by the
@@ -79,9 +79,9 @@ class FunctionTerm:
                                             completion_ids, and the task's columns, such as answer, question,
                                             data_source, ground_truth, extra_info
 
-    All of them may be async. A number comes back, true and false being 1 and 0; or a mapping with it under "score",
-    the other numbers and texts of which are recorded. None is no verdict: the attempt is left out. Of lists a list
-    comes back, in which None says that the function does not apply: then the other terms alone count.
+    The function may be async. It returns a number (true and false are 1 and 0), or a mapping with a number under
+    "score", whose other numbers and texts are recorded. For None the attempt is left out, since it has no verdict. A
+    function of lists returns a list; an entry None means that the function does not apply and other terms alone count.
     """
 
     dimension = DIMENSION
@@ -94,15 +94,15 @@ class FunctionTerm:
         is_cost: bool = False,
         messages: bool | None = None,
     ) -> None:
-        """messages: whether completions and prompts are lists of messages, not texts; null = as the function annotates
-        completions, else as the prompt of the data is. Raises ConfigError for a function that cannot be called in any
-        of these ways."""
+        """messages: whether completions and prompts are lists of messages, not texts; null = by the function's
+        annotation of completions, else by the prompt of the data. Raises ConfigError for a function that cannot be
+        called in any of these ways."""
         self._function, self._weight, self.is_cost = function, weight, is_cost
         kind = function if inspect.isroutine(function) else type(function)
         self._where = f"reward term {kind.__module__}:{kind.__qualname__}"
         try:
             signature = inspect.signature(function)
-        except ValueError:  # of a builtin, which does not tell
+        except ValueError:  # a builtin has no signature
             signature = inspect.Signature([inspect.Parameter("episode", inspect.Parameter.POSITIONAL_ONLY)])
         parameters = signature.parameters.values()
         named = [p for p in parameters if p.kind not in (p.VAR_KEYWORD, p.VAR_POSITIONAL)]
@@ -113,13 +113,13 @@ class FunctionTerm:
         shape = shape_of(signature)
         if shape is None:
             raise ConfigError(
-                f"{self._where} takes {signature}; {SHAPES}; name its arguments so; what wraps a function keeps its "
-                "names with functools.wraps, and what makes one is called in your module: brief = make_brief(100)"
+                f"{self._where} takes {signature}; {SHAPES}; rename its arguments; a wrapper of a function keeps its "
+                "names with functools.wraps, and a factory must be called in your module: brief = make_brief(100)"
             )
         self._shape = shape
 
     def refuse_task(self, task: Task) -> None:
-        """Raise ConfigError for a task without a column that the function asks for."""
+        """Raise ConfigError if the task lacks a column that the function needs."""
         if self._shape is Calling.EPISODE:
             return
         known = self._columns(task).keys() | (GROUP if self._shape is Calling.GROUP else ATTEMPT)
@@ -150,13 +150,13 @@ class FunctionTerm:
         try:
             said = await self._asked(None if self._shape is Calling.EPISODE else self._named(episode), episode)
             if said is None:
-                raise RewardError(f"{self._where} returned None, which is no verdict")
+                raise RewardError(f"{self._where} returned None instead of a score")
             return self._opinion(said)
         except EpisodeError as e:
             return e
 
     async def _asked(self, arguments: Mapping[str, Any] | None, episode: Episode) -> Any:
-        """What the function returns. Raises RewardError for whatever it raises."""
+        """The result of the function. Raises RewardError for any exception of the function."""
         stage = self._where
         if arguments is not None:
             stage += f", which gets {'messages' if self._is_chat(episode) else 'texts'} (messages=true or false)"
@@ -217,12 +217,12 @@ class FunctionTerm:
 
 
 def as_term(built: Any) -> Any:
-    """What a user's class has made: as it is where it is a term, else, where it can be called, as a function."""
+    """Return a user's object as a term: unchanged if it is a term or not callable, else as a function term."""
     return built if hasattr(built, "dimension") or not callable(built) else FunctionTerm(built)
 
 
 def _annotated(parameters: Sequence[inspect.Parameter]) -> bool | None:
-    """Whether completions are messages, as far as an annotation says so."""
+    """Whether completions are messages by their annotation; None if it does not say."""
     found = next((p for p in parameters if p.name in ("completions", "completion")), None)
     if found is None or found.annotation is found.empty:
         return None
@@ -242,7 +242,7 @@ def _rows(said: object, count: int, where: str) -> list[Any]:
 
 
 def _completion(episode: Episode, *, chat: bool) -> Any:
-    """All that follows the opening: as messages, or as one text."""
+    """The trace after the prompt, as messages or as one text."""
     trace = trace_of(episode)
     if not chat:
         return "".join(message.content for message in trace)

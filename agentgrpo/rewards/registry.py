@@ -1,4 +1,4 @@
-"""Rewards, and their terms by the name they have in YAML."""
+"""Reward terms by their names in YAML."""
 
 from __future__ import annotations
 

@@ -36,14 +36,14 @@ class Reward:
         shaped              total = reward_scale · (terminal + shaping)
         sparse_final_only   total = reward_scale · terminal
 
-    terminal is the sum of the terms of dimension `correctness`, shaping that of all others. Weights are taken as they
-    are: adding a term changes no other. Terms with `is_cost` count `cost_when_wrong` times (1 = in full, 0 = not at
-    all) in an episode whose answer is wrong: no answer, or one that the judge grades below `correct_threshold`.
-    Of what a term says of a turn (base.TurnTerm) that turn gets what no later one can change: of a cost, what a wrong
-    answer pays; the rest shows, and comes, with the last turn.
-    With a term that knows branches (base.BranchTerm) each branch has a reward, in which all other terms count in full,
-    and the total is their mean.
-    What people say of an episode (feedback) is added to that, whatever scale and mode are.
+    terminal is the sum of the terms of dimension `correctness`, shaping the sum of all others. Weights are not
+    normalised: adding a term changes no other. Terms with `is_cost` are multiplied by `cost_when_wrong` (1 = in full,
+    0 = not at all) in an episode without an answer, or with one that the judge grades below `correct_threshold`.
+    A turn is credited at once with the part of a term that later turns cannot change (base.TurnTerm). This part of a
+    cost is the price that a wrong answer pays. The last turn is credited with the rest.
+    With a term per branch (base.BranchTerm) each branch has a reward, in which all other terms count in full, and the
+    total is the mean of the branches.
+    Human feedback on an episode is added to the total, whatever scale and mode are.
     """
 
     def __init__(
@@ -73,7 +73,7 @@ class Reward:
                 f"correct_threshold {correct_threshold}: a grade above 0 and up to 1 is allowed; correct it"
             )
         if feedback is not None and TERM in terms:
-            raise ConfigError(f"reward.terms.{TERM}: that is what reward.feedback is called; rename the term")
+            raise ConfigError(f"reward.terms.{TERM}: reward.feedback has this name; rename the term")
         self._judge = judge
         self._feedback = feedback
         self._terms = dict(terms)
@@ -87,12 +87,12 @@ class Reward:
         self._turn_terms = {n: t for n, t in terms.items() if self._counts(t) and isinstance(t, TurnTerm)}
 
     async def score(self, group: EpisodeGroup) -> ScoredGroup:
-        """Every episode's reward; the judge is asked once, about the answers there are.
+        """Every episode's reward; the judge is asked once, about all answers of the group.
 
-        None where the infrastructure failed: the episode itself, the judge (then for every episode with an answer), a
-        term that raises an error or is no number, or a total that is not finite or too large for its square to be;
-        `failures` says why, except for the episode's own. A judge that has no reference to compare with has failed only
-        where its grade is needed.
+        The reward is None if the infrastructure failed: the episode itself; the judge (then for every episode with an
+        answer); a term that raises an error or returns no number; or a total that is not finite, or whose square is
+        not. `failures` gives the reasons, except for failed episodes. A judge without a reference to compare with has
+        failed only if its grade is needed.
         """
         judged = [i for i, e in enumerate(group.episodes) if e.failure is None and has_answer(e)]
         grades: dict[int, Grade] = {}
@@ -124,8 +124,8 @@ class Reward:
         return ScoredGroup(group=group, rewards=tuple(rewards), failures=tuple(failures))
 
     def refuse_uncounted(self, metrics: Collection[str]) -> None:
-        """Raise ConfigError for a term that reads what an agent with these metrics does not count, as far as two
-        invented episodes show: one in which all counts are 0, and one in which all are 1."""
+        """Raise ConfigError for a term that reads other metrics than these, which the agent counts. The check uses two
+        invented episodes, with counts of 0 and of 1."""
         task = Task(id="invented", messages=(), references=())
         for term in self._terms.values():
             if isinstance(term, GroupTerm):
@@ -148,34 +148,34 @@ class Reward:
                     if isinstance(term, EnvironmentTerm):
                         raise ConfigError(str(e)) from e
                     break
-                except Exception:  # it needs more of an episode: the first real one will tell
+                except Exception:  # it needs more than an invented episode; a real one will show
                     break
 
     def refuse_task(self, task: Task) -> None:
-        """Raise ConfigError for a task that lacks what a function of the user's asks for."""
+        """Raise ConfigError if the task lacks a column that a user's function needs."""
         for term in self._group_terms.values():
             if isinstance(term, FunctionTerm):
                 term.refuse_task(task)
 
     @property
     def needs_grades(self) -> bool:
-        """Whether the judge has a say in it; terms of the environment and of the user's own are not told its grade."""
+        """Whether the reward depends on the judge's grade; the environment's and the user's terms do not read it."""
         counted = self._counted()
         own = [term for term in counted if isinstance(term, EnvironmentTerm | FunctionTerm)]
         return len(own) < len(counted) or (self._cost_when_wrong < 1 and any(term.is_cost for term in own))
 
     @property
     def is_graded(self) -> bool:
-        """Whether the judge has a say in it, and what the environment pays has none."""
+        """Whether the reward depends on the judge's grade, and not on the environment's rewards."""
         return self.needs_grades and not self.reads_payment
 
     @property
     def reads_payment(self) -> bool:
-        """Whether what the environment pays has a say in it."""
+        """Whether the reward depends on the environment's rewards."""
         return any(isinstance(term, EnvironmentTerm) and term.metric == "reward" for term in self._counted())
 
     def judge_counts(self) -> Mapping[str, float]:
-        """What the judge has counted so far (judges.base.CountingJudge); empty where it counts nothing."""
+        """The judge's counts so far (judges.base.CountingJudge); empty if the judge counts nothing."""
         return counts_of([self._judge])
 
     async def _grade(self, group: EpisodeGroup, judged: Sequence[int]) -> list[Grade]:
@@ -194,7 +194,7 @@ class Reward:
     async def _opinions(
         self, group: EpisodeGroup, scored: Sequence[int]
     ) -> dict[int, dict[str, TermScore | EpisodeError]]:
-        """Of each episode that is scored what the terms say that are asked of the whole group."""
+        """For each scored episode, the scores of the group terms by name."""
         found: dict[int, dict[str, TermScore | EpisodeError]] = {i: {} for i in scored}
         for name, term in self._group_terms.items() if scored else ():
             for i, opinion in zip(scored, await term.of_group([group.episodes[i] for i in scored]), strict=True):
@@ -218,7 +218,7 @@ class Reward:
             else:
                 values[name] = _mean(own[name]) if name in own else self._value(name, term, episode, correctness)
         if opinions and not any(self._counts(self._terms[name]) for name in values):
-            raise RewardError(f"no term applies to it: {', '.join(opinions)} returned None, which is no verdict")
+            raise RewardError(f"no term applies to the episode: {', '.join(opinions)} returned None")
         dimensions = {
             d: _sum([values[name] for name, term in self._terms.items() if name in values and term.dimension == d])
             for d in self._dimensions
@@ -240,7 +240,7 @@ class Reward:
         )
 
     def _by_branch(self, episode: Episode, correctness: float) -> dict[str, list[float]]:
-        """What each term that knows branches adds to the reward of each; empty for an episode without any."""
+        """For each branch term, the value that it adds to each branch's reward; empty without branches."""
         found = {}
         for name, term in self._branch_terms.items() if episode.branches else ():
             if (said := _said(name, episode, term.per_branch)) is None:
@@ -251,7 +251,7 @@ class Reward:
         return found
 
     def _value(self, name: str, term: RewardTerm | GroupTerm, episode: Episode, correctness: float) -> float:
-        """What the term adds to the total."""
+        """The value that the term adds to the total."""
         if isinstance(term, GroupTerm) or not self._counts(term):
             return 0.0
         said = _number(name, _said(name, episode, term, correctness))
@@ -268,7 +268,7 @@ class Reward:
         return self._mode == "shaped" or term.dimension == CORRECTNESS
 
     def _turns(self, episode: Episode, total: float) -> tuple[float, ...]:
-        """RewardResult.turns: what terms charge to a turn, and with the last one all the rest."""
+        """RewardResult.turns: the sum of the turn terms for each turn; the last turn gets the rest of the total too."""
         num_turns = len(episode.turns)
         if not num_turns or not math.isfinite(total):
             return ()
@@ -279,21 +279,21 @@ class Reward:
             rows.append([settled * value for value in row])
         turns = [_sum(column) + 0.0 for column in zip(*rows, strict=True)] if rows else [0.0] * num_turns
         turns[-1] = _sum([total, *(-t for t in turns[:-1])]) + 0.0
-        # What rounding left over goes where it is rounded least, so that the turns add up to the total.
+        # The rounding error goes to the smallest turn, where it is rounded least, so that the turns sum to the total.
         finest = min(range(num_turns), key=lambda i: abs(turns[i]) or math.inf)
         turns[finest] += _sum([total, *(-t for t in turns)])
         return tuple(turns)
 
 
 def _said(name: str, episode: Episode, term: Callable[..., T], *more: float) -> T:
-    """Raises RewardError for whatever the term raises."""
+    """The result of the term. Raises RewardError for any exception of the term."""
     stage = f"reward term '{name}'"
     with boundary(RewardError, stage), holding(f"{stage} (task {episode.task.id}, sample {episode.sample_index})"):
         return called(term, episode, *more).result()
 
 
 def _row(name: str, said: object, count: int, what: str) -> list[float]:
-    """Raises BadValue for anything but a number for each."""
+    """Check and convert `said`. Raises BadValue unless it is a sequence of `count` numbers."""
     if not isinstance(said, Sequence) or len(said) != count:
         many = f"{len(said)} values" if isinstance(said, Sequence) else f"a {type(said).__name__}"
         raise BadValue(f"reward term '{name}' gave {many} for {count} {what}; a number for each is needed")
@@ -301,12 +301,12 @@ def _row(name: str, said: object, count: int, what: str) -> list[float]:
 
 
 def _number(name: str, value: object) -> float:
-    """It need not be finite: the sum is looked at. Raises BadValue."""
+    """Convert `value`, which need not be finite, because the total is checked. Raises BadValue."""
     return value if isinstance(value, float) else number(value, f"reward term '{name}'")
 
 
 def _sum(values: Sequence[float]) -> float:
-    """Exactly rounded, so independent of the order of the terms; not finite where a value is not."""
+    """The sum, exactly rounded and so independent of the order; nan if a value is not finite."""
     return math.fsum(values) if all(map(math.isfinite, values)) else math.nan
 
 

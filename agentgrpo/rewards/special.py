@@ -25,7 +25,7 @@ def _is_right(correctness: float) -> bool:
 
 @dataclass(frozen=True, kw_only=True)
 class SearchR1Structure(Term):
-    """One of four values by (right, valid); 0 without an answer. Right: graded 1. Valid: all of `well_formed`."""
+    """A value for each case of (right, valid); 0 without an answer. Right: graded 1. Valid: all of `well_formed`."""
 
     correct_valid: float
     correct_invalid: float
@@ -59,9 +59,9 @@ _LETTERS = {"think": "T", "search": "S", "searches": "S", "answer": "A"}
 
 
 def _blocks(episode: Episode) -> str:
-    """What the episode holds, in order, a letter each: T(hink) S(earch, or any tool call) I(nformation) A(nswer), as
-    its renderer has read it (Segment.acts). Where turns are plain text they are tag pairs: the policy's count only
-    where it sampled them and information only where it was shown, so that neither can play the other's part."""
+    """The blocks of the episode in order, a letter each: T(hink) S(earch, or any tool call) I(nformation) A(nswer), as
+    read by its renderer (Segment.acts). In plain-text turns a block is a tag pair. The policy's tags count only in
+    sampled text, and information only in shown text, so that neither can forge the other."""
     letters: list[str] = []
     for segment in (s for b in episode.branches for s in b.segments if s.sampled or s.role == "tool"):
         if segment.acts:
@@ -74,12 +74,11 @@ def _blocks(episode: Episode) -> str:
 
 
 class ArtistFormat(Weighted):
-    """w · (0.125 per kind that occurs, of thought, search or call, information, answer, + 0.5 for strict order); in
-    plain text each is a tag pair.
+    """w · (0.125 for each kind of block that occurs + 0.5 for strict order). The kinds are thought, search or call,
+    information and answer; in plain text each block is a tag pair.
 
-    Strict order: opens with a thought, every search (or call; several in one turn are one) is followed by its
-    information, and one answer ends it all. 0 without an answer, which the paper does not ask for: tags
-    alone would pay.
+    Strict order: a thought comes first, information follows every search (or call; several in one turn count as one),
+    and one answer comes last. 0 without an answer, unlike in the paper, because tags alone would pay.
     """
 
     dimension = CITATION_SUPPORT
@@ -94,8 +93,8 @@ class ArtistFormat(Weighted):
 
 
 class ArtistTools(Weighted):
-    """w · successful / all tool calls; 0 without a call, and without an answer, which the paper does not ask for: any
-    search that succeeds would pay."""
+    """w · successful / all tool calls; 0 without a call. 0 also without an answer, unlike in the paper, because any
+    successful search would pay."""
 
     dimension = RETRIEVAL_QUALITY
     is_cost = False

@@ -1,4 +1,4 @@
-"""The reward of a suite: that of the member whose task it is."""
+"""The reward of a suite: each task is scored by the reward of its member."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class SuiteReward:
         return await self._members[member_of(group.task)].score(group)
 
     def judge_counts(self) -> Mapping[str, float]:
-        """Of all members together."""
+        """The judges' counts, summed over all members."""
         total: Counter[str] = Counter()
         for reward in self._members.values():
             total.update(reward.judge_counts())

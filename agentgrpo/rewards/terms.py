@@ -1,6 +1,6 @@
-"""The terms of the search agent's reward. A weight is a signed number: what the policy gets per unit, costs below 0.
+"""The terms of the search agent's reward. A weight is a signed number, the reward per unit; costs are below 0.
 
-Terms read Episode.metrics by name; one that the agent does not count is an error of configuration, never a 0.
+Terms read Episode.metrics by name. A metric that the agent does not count is a configuration error, never a 0.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def read(episode: Episode, metric: str) -> float:
 
 
 def has_answer(episode: Episode) -> bool:
-    """Whether there is an answer to grade: a blank one is none."""
+    """Whether the episode has an answer to grade; a blank answer does not count."""
     return episode.answer is not None and not is_blank(episode.answer)
 
 
@@ -46,8 +46,8 @@ def cited(episode: Episode) -> set[str]:
 
 
 def well_formed(episode: Episode) -> tuple[bool, bool, bool]:
-    """Three checks of form: every turn held an action; the policy opened its answer itself (it was not forced); no tag
-    is left inside the answer."""
+    """Three checks of form: every turn held an action; the policy opened its answer itself (the answer was not forced);
+    no tag is left inside the answer."""
     return (
         read(episode, "format_error_turns") == 0,
         read(episode, "forced_final_answer") == 0,
@@ -57,8 +57,8 @@ def well_formed(episode: Episode) -> tuple[bool, bool, bool]:
 
 @dataclass(frozen=True, kw_only=True)
 class Term:
-    """What all terms are: frozen signed weights and switches. Raises ConfigError for a weight that is no finite number
-    and a switch that is not true or false."""
+    """The base of all terms: frozen signed weights and switches. Raises ConfigError for a weight that is not a finite
+    number, and for a switch that is not true or false."""
 
     def __post_init__(self) -> None:
         for field in fields(self):
@@ -82,7 +82,7 @@ class Weighted(Term):
 
 @dataclass(frozen=True, kw_only=True)
 class Penalty(Weighted):
-    """A weight of at most 0, so that a forgotten minus sign does not reward what it should price."""
+    """A weight of at most 0, so that a forgotten minus sign is an error instead of a reward."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -125,7 +125,7 @@ class UnsupportedClaim(Penalty):
 
 
 class FetchUsefulness(Weighted):
-    """w, once, when a fetched page is among the cited."""
+    """w, once, if a fetched page is cited."""
 
     dimension = CITATION_SUPPORT
     is_cost = False
@@ -135,8 +135,8 @@ class FetchUsefulness(Weighted):
 
 
 class FormatChecks(Weighted):
-    """w · grade · share of four checks passed: the three of `well_formed`, and a valid citation wherever results were
-    shown. A wrong answer earns nothing, whatever its form."""
+    """w · grade · share of four checks passed: the three of `well_formed`, and a valid citation if results were shown.
+    A wrong answer earns nothing, whatever its form."""
 
     dimension = CITATION_SUPPORT
     is_cost = False
@@ -150,8 +150,8 @@ class FormatChecks(Weighted):
 
 
 class SearchQuality(Weighted):
-    """w · (final_evidence_sufficient + search_quality_score) / 2; without a round w · grade · answer_allowed, as there
-    is no evidence but the answer. 0 without an answer, and where only the environment itself has searched."""
+    """w · (final_evidence_sufficient + search_quality_score) / 2; without a round w · grade · answer_allowed, because
+    the answer is the only evidence. 0 without an answer, and if only the environment itself has searched."""
 
     dimension = RETRIEVAL_QUALITY
     is_cost = False
@@ -166,7 +166,7 @@ class SearchQuality(Weighted):
 
 
 class SubquestionCoverage(Weighted):
-    """w · subquestion_coverage_ratio; 0 without an answer, and where the policy has set no subquestion."""
+    """w · subquestion_coverage_ratio; 0 without an answer, and if the policy has set no subquestion."""
 
     dimension = RETRIEVAL_QUALITY
     is_cost = False
@@ -177,8 +177,8 @@ class SubquestionCoverage(Weighted):
 
 
 class EvidenceGain(Weighted):
-    """w · evidence_gain_total; each turn gets the gain of its round. 0 without an answer: evidence is found to answer
-    from."""
+    """w · evidence_gain_total; each turn gets the gain of its round. 0 without an answer, since evidence is only a
+    means to answer."""
 
     dimension = RETRIEVAL_QUALITY
     is_cost = False
@@ -238,9 +238,9 @@ class SearchBudgetExhausted(Penalty):
 
 @dataclass(frozen=True, kw_only=True)
 class Overlong(Penalty):
-    """w · the share of `buffer_tokens` that the episode's sampled tokens have used up, the buffer being the last of
-    `max_tokens`; w in full beyond that. With w = -1 the soft overlong punishment of DAPO (arXiv 2503.14476, equation
-    13), whose max_tokens is 20480 and buffer_tokens 4096. Whether the answer is right plays no part in it."""
+    """w · the share of `buffer_tokens`, the last of `max_tokens`, that the episode's sampled tokens have used; the full
+    w beyond max_tokens. With w = -1 this is the soft overlong punishment of DAPO (arXiv 2503.14476, equation 13), whose
+    max_tokens is 20480 and buffer_tokens 4096. A right answer is charged like a wrong one."""
 
     max_tokens: int
     buffer_tokens: int

@@ -1,7 +1,7 @@
 """The terms of the tool agent's reward: whether calls succeed, what they find and what they cost.
 
-They read the record of the calls (Episode.tool_records) and what the policy was shown, so they hold for every agent
-that calls tools. Each is charged, or credited, to the turn that called."""
+The terms read the record of the calls (Episode.tool_records) and the texts shown to the policy, so they suit every
+agent that calls tools. Each amount is credited to the turn of the call."""
 
 from __future__ import annotations
 
@@ -28,14 +28,13 @@ MILESTONES = "milestones"
 
 
 def is_invalid(record: ToolRecord) -> bool:
-    """Malformed, or of a tool that does not exist: the policy's fault."""
+    """Whether the call is malformed, or names a tool that does not exist: the policy's fault."""
     return record.outcome in (Outcome.INVALID_ARGS, Outcome.TOOL_NOT_FOUND)
 
 
 class ToolSuccess(Weighted):
-    """w · successful / all calls; without a call w where the answer is right, else 0. (Were it 0 there, a question that
-    needs no tool would pay for one; were it w, no answer at all would.) 0 without an answer: a call that succeeds is
-    easy to make."""
+    """w · successful / all calls; without a call, w if the answer is right, else 0. (Always 0 would pay for needless
+    calls; always w would pay for no answer at all.) 0 without an answer, because a successful call is easy to make."""
 
     dimension = RETRIEVAL_QUALITY
     is_cost = False
@@ -51,10 +50,10 @@ class ToolSuccess(Weighted):
 
 
 class Milestones(Weighted):
-    """w · share of the task's milestones that a tool result has shown, as words of their own; 0 for a task that names
-    none, and without an answer: they are found to answer from. Results count only of turns of which a call succeeded,
-    and never for what the policy has written before: an error that quotes a guess, and a guess written to a file and
-    read again, have found nothing. Raises DataError where metadata.milestones is no list of texts."""
+    """w · share of the task's milestones that tool results have shown, as whole words; 0 for a task without milestones,
+    and without an answer, since finding them is only a means to answer. A result counts only in a turn with a
+    successful call, and never for text that the policy has written before: an error that quotes a guess, or a guess
+    written to a file and read again, finds nothing. Raises DataError if metadata.milestones is not a list of texts."""
 
     dimension = RETRIEVAL_QUALITY
     is_cost = False
@@ -67,7 +66,7 @@ class Milestones(Weighted):
         return steps([weight * share for share in self._shares(episode)[1:]])
 
     def _shares(self, episode: Episode) -> list[float]:
-        """Of what was shown before the first turn (0), and after each."""
+        """The share of milestones found before the first turn (0), and after each turn."""
         wanted = episode.task.metadata.get(MILESTONES, ())
         if isinstance(wanted, str) or not all(isinstance(text, str) and text for text in wanted):
             raise DataError(f"task {episode.task.id}: metadata.{MILESTONES}={wanted!r}; a list of texts is needed")
@@ -88,8 +87,8 @@ class Milestones(Weighted):
 
 @dataclass(frozen=True, kw_only=True)
 class ToolCost:
-    """The price of every call, whatever came of it: `prices` by tool name, `other` for any other. Raises ConfigError
-    for a price above 0."""
+    """The price of every call, whatever its outcome: `prices` by tool name, and `other` for a tool without a price.
+    Raises ConfigError for a price above 0."""
 
     prices: Mapping[str, float]
     other: float
@@ -115,8 +114,8 @@ class ToolCost:
 
 
 class InvalidCalls(Penalty):
-    """w for each call that is malformed, does not fit its tool's schema, or names a tool that does not exist. No cost
-    of a way to the answer: it is charged whether the answer is right or wrong."""
+    """w for each call that is malformed, does not fit its tool's schema, or names a tool that does not exist. It is not
+    a cost in the sense of `is_cost`: right and wrong answers are charged alike."""
 
     dimension = SEARCH_EFFICIENCY
     is_cost = False
@@ -129,7 +128,7 @@ class InvalidCalls(Penalty):
 
 
 class BadFormat(Penalty):
-    """w, once, where a turn held neither a call nor an answer, or the episode ended without an answer."""
+    """w, once, if a turn held neither a call nor an answer, or the episode ended without an answer."""
 
     dimension = CITATION_SUPPORT
     is_cost = False

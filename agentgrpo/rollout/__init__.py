@@ -1,1 +1,1 @@
-"""Rolling out: tasks to scored groups of episodes. Async, no torch."""
+"""Rollouts: tasks -> scored groups of episodes. Asynchronous; does not import torch."""

@@ -1,4 +1,4 @@
-"""All episodes of a step, side by side."""
+"""Run all episodes of a step concurrently."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from agentgrpo.engines.base import SamplingParams
 from agentgrpo.environments.factory import Runner
 from agentgrpo.services.asking import asking_episode
 
-# --- One episode, and the one place where an infrastructure failure becomes data.
+# --- One episode. This is the only place where an infrastructure failure is turned into data.
 
 
 async def run_episode(
@@ -25,11 +25,11 @@ async def run_episode(
     timeout_s: float | None = None,
     retries: int = 0,
 ) -> Episode:
-    """One attempt at `task`; a retry keeps its seed and has an environment of its own, so a fault that passes leaves no
+    """Run one attempt at `task`. A retry keeps the seed and gets a new environment, so a transient fault leaves no
     trace in the result.
 
-    An EpisodeError or the time limit ends as an Episode with `failure` set, which is never scored and never trained
-    on. Any other exception is a bug in the program and is raised.
+    An EpisodeError or a timeout yields an Episode with `failure` set, which is never scored and never trained on. Any
+    other exception is a bug in the program and is raised.
     """
     failure = Failure(kind="timeout", stage="episode", message="")
     for attempt in range(retries + 1):
@@ -67,9 +67,11 @@ async def run_groups(
     episode_retries: int = 0,
     on_episode: Callable[[], object] = lambda: None,
 ) -> list[EpisodeGroup]:
-    """`group_size` episodes of every task, groups and episodes in the order given. on_episode: called when one is over.
+    """Run `group_size` episodes of every task; groups and episodes keep the order given. on_episode: called after each
+    episode.
 
-    Cancelled or failed, it returns only when every episode has stopped: nothing goes on sampling behind the caller.
+    If cancelled or failed, it returns only after every episode has stopped, so that nothing keeps sampling in the
+    background.
     """
     room = asyncio.Semaphore(max_concurrent_episodes)
     sizes = [group_size if isinstance(group_size, int) else group_size(task) for task in tasks]

@@ -1,8 +1,9 @@
-"""An episode whose policy is somebody else, who says turn after turn what it does.
+"""An episode with an external policy, which submits its turns one at a time.
 
-reset(task) -> Seen --somebody--> act(turn) -> Seen ... done, with the reward that a run would give
+reset(task) -> Seen --external policy--> act(turn) -> Seen ... done, with the reward that a run would give
 
-It is the loop of all episodes, with an engine that waits for what is said: limits, records and reward are a run's.
+It uses the ordinary episode loop with an engine that waits for the submitted turns: limits, records and reward are the
+same as in a run.
 """
 
 from __future__ import annotations
@@ -29,37 +30,37 @@ from agentgrpo.rollout.scoring import score_groups
 
 STREAM = "served"
 UNLIMITED = 2**20
-"""Tokens of a context that nobody holds."""
+"""Context size in tokens where no model limits it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Seen:
-    """What whoever acts is shown."""
+    """An observation for the external policy."""
 
     messages: Sequence[Message | ToolReply]
     tools: Sequence[ToolSpec] | None
-    """On offer from here on, where they are said anew."""
+    """Tools available from here on, if they are announced anew."""
     fresh_context: bool
-    """The messages are all that there is to see: what was said before is gone."""
+    """The messages are the whole context: earlier messages are gone."""
     episode: Episode | None = None
-    """What has come of it, once it is over."""
+    """The finished episode, once it is over."""
     reward: float = 0.0
-    """Of all of it, once it is over."""
+    """Reward of the whole episode, once it is over."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Host:
-    """Holds what its episodes share."""
+    """The parts that hosted episodes share."""
 
     environment: EnvironmentFactory
     renderer: Renderer
     reward: GroupReward
     sampling: SamplingParams
-    """Of which the turns of others are held to max_tokens."""
+    """Only max_tokens applies to the submitted turns."""
 
     async def has_tools(self, task: Task) -> bool:
-        """Whether turns are calls of tools, and not plain text. Raises ConfigError for an environment that somebody
-        else cannot act in."""
+        """Return whether turns are tool calls rather than plain text. Raises ConfigError for an environment in which an
+        external policy cannot act."""
         environment = self.environment.make(Attempt(task=task, sample_index=0, stream=STREAM, max_context=UNLIMITED))
         try:
             if isinstance(environment, Driven):
@@ -73,7 +74,7 @@ class Host:
 
 
 class HostedEpisode:
-    """One at a time."""
+    """Runs one hosted episode at a time."""
 
     def __init__(self, host: Host) -> None:
         self._host = host
@@ -83,19 +84,21 @@ class HostedEpisode:
         self._observation = Observation()
 
     async def reset(self, task: Task, *, sample_index: int = 0) -> Seen:
-        """What an attempt at `task` opens with; one that is under way is given up. Raises EnvironmentFailure."""
+        """Return the opening of an attempt at `task`; an attempt in progress is abandoned. Raises
+        EnvironmentFailure."""
         await self.close()
         self._seen, self._said = asyncio.Queue(), asyncio.Queue()
         self._running = asyncio.get_running_loop().create_task(self._run(task, sample_index))
         return await self._next()
 
     async def act(self, turn: ParsedTurn | str) -> Seen:
-        """What comes of a turn. Raises EnvironmentFailure, also where there is no attempt under way."""
+        """Submit a turn and return the environment's response. Raises EnvironmentFailure, also if no attempt is in
+        progress."""
         if self._running is None or self._running.done():
             raise EnvironmentFailure("no episode is under way; reset the environment", kind="order")
         renderer = self._host.renderer
         text = turn if isinstance(turn, str) else cast(ToolRenderer, renderer).write(turn)
-        # what is behind it is cut off with the tokens past max_tokens, read or unread
+        # text beyond this length would be cut off anyway with the tokens past max_tokens
         self._said.put_nowait(text[: 2 * self._host.sampling.max_tokens * renderer.longest_token])
         return await self._next()
 
@@ -147,7 +150,7 @@ class HostedEpisode:
 
 
 class _Watched:
-    """A factory whose environments tell `by` what they say."""
+    """A factory whose environments report their observations to `by`."""
 
     def __init__(self, real: EnvironmentFactory, by: HostedEpisode) -> None:
         self.name, self.figures, self.limits = real.name, real.figures, real.limits

@@ -1,7 +1,7 @@
-"""The one loop: an environment and a policy take turns, until one of them ends it.
+"""The rollout loop: environment and policy alternate until one of them ends the episode.
 
 reset -> open -> ( sample -> step -> tell ) ... -> score -> close
-drive: open, sample, tell in conversations as a program asks -> score -> close
+drive: open, sample and tell in conversations that a program requests -> score -> close
 """
 
 from __future__ import annotations
@@ -30,30 +30,30 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class PolicyRunner:
-    """A policy in an environment; implements environments.factory.Runner. Holds no state between episodes, so one
-    serves any number of them at once."""
+    """A policy in an environment; implements environments.factory.Runner. It holds no state between episodes, so one
+    runner can serve any number of episodes at once."""
 
     environment: EnvironmentFactory
     engine: Engine
-    """What the policy samples with."""
+    """The engine that the policy samples with."""
     renderer: Renderer
     note: str = ""
     is_graded: bool = False
-    """What the run pays for is the judge's grade of the answer, and not what the environment pays."""
+    """The run rewards the judge's grade of the answer instead of the environment's reward."""
 
     @property
     def figures(self) -> Figures:
         return self.environment.figures.graded() if self.is_graded else self.environment.figures
 
     def rehearse(self, task: Task) -> None:
-        """Raises ConfigError where an attempt at `task` could not begin."""
+        """Raises ConfigError if an attempt at `task` could not begin."""
         self.environment.rehearse(task, max_context=self.engine.max_context)
 
     async def run(
         self, task: Task, *, sample_index: int, stream: str, sampling: SamplingParams, attempt: int = 0
     ) -> Episode:
-        """See environments.factory.Runner. The environment scores before it is closed, and is closed however it
-        ends."""
+        """See environments.factory.Runner. The environment scores the episode before it is closed; it is always
+        closed."""
         of = Attempt(
             task=task, sample_index=sample_index, stream=stream, number=attempt, max_context=self.engine.max_context
         )
@@ -98,7 +98,7 @@ class PolicyRunner:
         record.note(observation, "reset")
         seat = observation.seat
         while True:
-            if observation.seat or observation.done is None:  # the last word is for the seat that took the last turn
+            if observation.seat or observation.done is None:  # the final observation is for the seat of the last turn
                 seat = observation.seat
             if len({bool(name) for name in (*record.contexts, seat)}) > 1:
                 raise BadValue(f"{record.name}: some observations name a seat and some do not; name it in each of them")
@@ -146,20 +146,20 @@ class PolicyRunner:
 
 @dataclass(slots=True, kw_only=True)
 class _Record:
-    """What becomes of an attempt, on its way."""
+    """The record of an attempt in progress."""
 
     name: str
     contexts: dict[str, Conversation] = field(default_factory=dict)
-    """Seat -> the context that is open there."""
+    """Seat -> its open context."""
     turns: int = 0
     exit: Exit = Exit.MAX_TURNS
     answer: str | None = None
     last: Observation = field(default_factory=Observation)
-    """The one that ended it, if the environment did."""
+    """The observation that ended the episode, if the environment ended it."""
     branches: list[Branch] = field(default_factory=list)
-    """Of contexts that are left."""
+    """Branches of closed contexts."""
     order: list[int] = field(default_factory=list)
-    """The turns of `branches`, by their numbers: those of several seats are not in the order of sampling."""
+    """Turn numbers in the order of `branches`; with several seats this is not the order of sampling."""
     rewards: list[float] = field(default_factory=list)
     metrics: dict[str, float] = field(default_factory=dict)
     metrics_by_turn: dict[str, tuple[float, ...]] = field(default_factory=dict)
@@ -173,7 +173,7 @@ class _Record:
     )
 
     async def timed(self, work: Awaitable[T]) -> T:
-        """`work` of the environment, its seconds counted as time_tools."""
+        """Await `work` of the environment and count its seconds as time_tools."""
         began = time.perf_counter()
         try:
             return await work
@@ -181,20 +181,20 @@ class _Record:
             self.seconds["time_tools"] += time.perf_counter() - began
 
     def note(self, observation: Observation, method: str) -> None:
-        """What is recorded whether or not the policy sees it. Raises BadValue. method: of the environment, which has
-        said it."""
+        """Record calls, notes and metrics, whether or not the policy sees them. Raises BadValue. method: the
+        environment method that returned the observation."""
         self.calls.extend(observation.calls)
         self.notes.extend(observation.notes)
         self._measure(observation.metrics, method)
 
     def end(self, observation: Observation) -> None:
-        """The environment's last word."""
+        """Record the environment's final observation."""
         assert observation.done is not None
         self.exit, self.answer, self.last = observation.done, observation.answer, observation
 
     def scored(self, of: Attempt, scores: Scores) -> Episode:
-        """The episode with what the environment scored, which is a metric too, and with `reward`, what it paid in
-        all: for turns and at the end. Raises BadValue."""
+        """Return the episode with the environment's scores, which are metrics too, and with `reward`: the sum of the
+        rewards for turns and at the end. Raises BadValue."""
         outcome = self._measure(scores, "score")
         if self.seats:
             self._pay_seats()
@@ -205,8 +205,8 @@ class _Record:
         return replace(self.episode(of), outcome=outcome)
 
     def _pay_seats(self) -> None:
-        """Each seat is paid for its turns, and at the end: by name, or as all of them are. `reward` is the mean.
-        Raises BadValue for a reward that no seat gets."""
+        """Give each seat the rewards of its turns plus its final reward: the one under its name, or the shared one.
+        `reward` becomes the mean over seats. Raises BadValue for a reward that belongs to no seat."""
         given = {name.removeprefix("reward/") for name in self.metrics if name.startswith("reward/")}
         if (unknown := given - self.seats.keys()) and self.seats.keys() - given:
             raise BadValue(
@@ -224,7 +224,7 @@ class _Record:
         self.metrics["reward"] = math.fsum(self.metrics[f"reward/{seat}"] for seat in self.seats) / len(self.seats)
 
     def _measure(self, given: Scores, method: str) -> Mapping[str, float | tuple[float, ...]]:
-        """The metrics among those that there are; the newest of a name counts."""
+        """Merge the given metrics into the recorded ones; the newest value of a name replaces older ones."""
         where = f"{self.name}.{method}"
         with boundary(EnvironmentFailure, where):
             measured = named(given, where, partial(row, most=self.turns), known=self.metrics)
@@ -236,18 +236,18 @@ class _Record:
         return measured
 
     def leave(self, seat: str) -> None:
-        """The seat's context, for a fresh one."""
+        """Close the seat's context because a fresh one replaces it."""
         if (conversation := self.contexts.get(seat)) is not None:
             self.add(conversation, seat)
 
     def leave_all(self) -> None:
-        """The episode is over."""
+        """Close all contexts at the end of the episode."""
         for seat, conversation in self.contexts.items():
             self.add(conversation, seat)
             conversation.release()
 
     def add(self, conversation: Conversation, seat: str = "") -> None:
-        """What it has come to."""
+        """Add the conversation's branch, turns and seconds to the record."""
         if conversation.num_segments:
             self.branches.append(replace(conversation.branch, seat=seat))
             self.order += conversation.sampled_turns
@@ -257,7 +257,7 @@ class _Record:
             self.seconds[name] += spent
 
     def episode(self, of: Attempt) -> Episode:
-        """As far as it has come. What belongs to turns is put in the order of the branches."""
+        """Return the episode so far. Per-turn values are put in the order of the branches."""
         place = {turn: place for place, turn in enumerate(self.order)} if self.seats else {}
         return Episode(
             task=of.task,
@@ -279,12 +279,12 @@ class _Record:
         )
 
     def _by_branch(self, values: tuple[float, ...]) -> tuple[float, ...]:
-        """A row with a number for each turn; one that has fewer stays as it is."""
+        """Reorder a row with one number per turn; a shorter row is returned unchanged."""
         return tuple(values[turn] for turn in self.order) if self.seats and len(values) == len(self.order) else values
 
 
 def _total(values: tuple[float, ...]) -> float:
-    """In order, so that it is the same as what was counted turn by turn."""
+    """Add in order, so that the sum equals one accumulated turn by turn."""
     total = 0.0
     for value in values:
         total += value

@@ -1,4 +1,4 @@
-"""What a step's episodes add up to: tags for metrics.jsonl, and the clocks that go elsewhere."""
+"""Aggregate a step's episodes: tags for metrics.jsonl, and the clock times, which are stored elsewhere."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from agentgrpo.tasks.suite import member_of
 LEAST_EPISODES = 32
 _OF_TOOLS = frozenset({"tool_calls", "failed_calls"})
 _OF_PROGRAMS = frozenset({"branches", "trained_branches", "continued_share"})
-"""Metrics that an environment of a user's own may give too: one of them alone is its own."""
+"""Metric names that a custom environment may also use; they are treated as program metrics only if all are present."""
 
 
 def _means(rows: Sequence[Mapping[str, float]]) -> dict[str, float]:
@@ -36,8 +36,8 @@ def rollout_metrics(
 ) -> dict[str, float]:
     """Tags: reward/*, correctness, agent/*, program/*, cost/*, tool_turns/*, tools/*, tokens/*, groups/*, failures/*.
 
-    Means are over the episodes that were scored; what could not be scored is counted, never averaged in as 0.
-    cost_of: an episode -> what its calls cost.
+    Means are taken over the scored episodes; unscored episodes are counted, and never averaged in as 0. cost_of: an
+    episode -> the cost of its calls.
     """
     episodes = _episodes(scored)
     rewards = [r for group in scored for r in group.rewards if r is not None]
@@ -79,7 +79,7 @@ def rollout_metrics(
 
 
 _OF_MEMBERS = ("agent/", "reward/term/", "reward/dimension/")
-"""How tags begin that another member of a suite may not have, so that a mean over all would mean nothing."""
+"""Prefixes of tags that some members of a suite may lack, so that a mean over all members would be meaningless."""
 
 
 def suite_metrics(
@@ -88,8 +88,8 @@ def suite_metrics(
     reasons: Sequence[Drop | None],
     cost_of: Callable[[Episode], float],
 ) -> dict[str, float]:
-    """`tags` of all groups of a suite, without those that some members of the step do not have, and each member's own:
-    suite/NAME/reward/mean, ..."""
+    """Return the `tags` over all groups of a suite, except for member-specific tags missing in some members of the
+    step, plus the tags of each member: suite/NAME/reward/mean, ..."""
     by_member: dict[str, list[int]] = {}
     for i, group in enumerate(scored):
         by_member.setdefault(member_of(group.group.task), []).append(i)
@@ -102,8 +102,9 @@ def suite_metrics(
 
 
 def start_tags(scored: Sequence[ScoredGroup], reasons: Sequence[Drop | None]) -> dict[str, float]:
-    """start/signal of a run's first step: 0 where no episode is right or earns anything and no group has a gradient,
-    else 1. Nothing for fewer than LEAST_EPISODES, of which all may be wrong by chance."""
+    """Return start/signal for the first step of a run: 0 if no episode is right or earns a reward and no group has a
+    gradient, else 1. Returns nothing for fewer than LEAST_EPISODES scored episodes, which may all be wrong by
+    chance."""
     rewards = [r for group in scored for r in group.rewards if r is not None]
     if len(rewards) < LEAST_EPISODES:
         return {}
@@ -111,7 +112,8 @@ def start_tags(scored: Sequence[ScoredGroup], reasons: Sequence[Drop | None]) ->
 
 
 def _tool_tags(rows: Sequence[Mapping[str, float]]) -> dict[str, float]:
-    """Calls per episode, and failed calls per call, of agents that count them: under the names that TRL gives them."""
+    """Return calls per episode and failed calls per call, for agents that count them, under the tag names that TRL
+    uses."""
     if not rows:
         return {}
     calls, failed = sum(row["tool_calls"] for row in rows), sum(row["failed_calls"] for row in rows)
@@ -119,12 +121,12 @@ def _tool_tags(rows: Sequence[Mapping[str, float]]) -> dict[str, float]:
 
 
 def _program_tags(rows: Sequence[Mapping[str, float]]) -> dict[str, float]:
-    """Whether what programs ask is one conversation that grows: branches per episode and how many of them are trained,
-    share of requests that went on with one."""
+    """Show whether the requests of programs form one growing conversation: branches per episode, trained branches per
+    episode, and the share of requests that continued a conversation."""
     means = _means(rows)
     return {f"program/{name}": means[name] for name in sorted(_OF_PROGRAMS) if rows}
 
 
 def rollout_clocks(scored: Sequence[ScoredGroup]) -> dict[str, float]:
-    """Mean seconds per episode by stage (time_generate, time_tools, time_queue)."""
+    """Return the mean seconds per episode by stage (time_generate, time_tools, time_queue)."""
     return {"time_tools": 0.0} | _means([e.timings for e in _episodes(scored)])

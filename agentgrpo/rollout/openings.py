@@ -1,6 +1,6 @@
-"""Tasks that can never be begun: their opening leaves no room for a turn in the context.
+"""Tasks that can never begin, because their opening leaves no room in the context for a turn.
 
-Only a text that is long enough for it is tokenised, so that a hundred thousand short tasks take a second.
+Only texts long enough to be too long are tokenised, so that checking a hundred thousand short tasks takes a second.
 """
 
 from __future__ import annotations
@@ -14,30 +14,31 @@ from agentgrpo.rollout.loop import PolicyRunner
 
 NAMED = 3
 MOST = 10_000_000
-"""Tokens of an opening that is counted to its end."""
+"""Maximum number of tokens up to which an opening is counted exactly."""
 
 
 class OverlongTasks(NamedTuple):
     num_tasks: int
-    """Tasks that were looked at."""
+    """Number of tasks checked."""
     ids: tuple[str, ...]
-    """Of those that are too long, in order."""
+    """Ids of the overlong tasks, in order."""
     longest: int
-    """Tokens of the longest text's opening."""
+    """Number of tokens in the opening of the longest text."""
     room: int
-    """Tokens that an opening may have."""
+    """Maximum number of tokens of an opening."""
     key: str
-    """Of the setting that bounds a context."""
+    """Name of the setting that limits the context."""
     held: int
-    """Its value."""
+    """Value of that setting."""
 
     def others(self, tasks: Sequence[Task]) -> Sequence[Task]:
-        """Those of `tasks` that can be begun."""
+        """Return the `tasks` that can begin."""
         left_out = frozenset(self.ids)
         return [task for task in tasks if task.id not in left_out] if left_out else tasks
 
     def line(self, what: str, outcome: str) -> str:
-        """what: the tasks are called. outcome: what becomes of those that are too long."""
+        """Describe the overlong tasks in one line. what: a name for the tasks. outcome: what happens to the overlong
+        ones."""
         more = f" and {len(self.ids) - NAMED} more" if len(self.ids) > NAMED else ""
         least = self.held - self.room
         less = f", less environment.min_context_left={least}," if least > 1 else ""
@@ -49,7 +50,7 @@ class OverlongTasks(NamedTuple):
 
 
 def overlong(runner: PolicyRunner, tasks: Sequence[Task]) -> OverlongTasks:
-    """Which of `tasks` these are, as far as it is known before an attempt."""
+    """Find the overlong `tasks`, as far as this can be known before an attempt."""
     held, limits, environment = runner.engine.max_context, runner.environment.limits, runner.environment
     key = "engine.max_context"
     if limits.max_context is not None and limits.max_context < held:
@@ -57,12 +58,12 @@ def overlong(runner: PolicyRunner, tasks: Sequence[Task]) -> OverlongTasks:
     room = held - max(1, limits.min_context_left)
 
     def taken(task: Task, most: int = room) -> int:
-        """0 where it is not known before an attempt."""
+        """Return the number of tokens of the opening; 0 if it is not known before an attempt."""
         return environment.opening_tokens(task, most=most) or 0
 
-    # what stands around a message is at most all that a task opens with which says nothing
+    # the tokens added around one message are at most those of an opening with one-character messages
     frame = taken(_silent(tasks[0])) if tasks else 0
-    # a token stands for a byte at least
+    # a token is at least one byte
     long = [task for task in tasks if frame and frame * max(1, len(task.messages)) + _num_bytes(task) > room]
     found = [task for task in long if taken(task) > room]
     longest = taken(max(found, key=_num_bytes), MOST) if found else 0

@@ -1,4 +1,4 @@
-"""From episodes to scored groups, and which of them carry a signal."""
+"""Score groups of episodes, and select the groups that carry a signal."""
 
 from __future__ import annotations
 
@@ -13,19 +13,21 @@ from agentgrpo.rewards.base import GroupReward
 
 
 class Drop(StrEnum):
-    """Why a group is not trained on, or may not be."""
+    """Why a group is not trained on, or might not be."""
 
     INFRASTRUCTURE = "infrastructure"
-    """An episode of it could not be run or scored. The whole group goes: what is left of it is a biased sample."""
-    ZERO_VARIANCE = "degenerate"  # the word in files and tags
-    """All rewards are equal (with algorithm.credit=turn, branch or position those of each turn or branch): no episode
-    is better than another. It stays, with advantage 0, unless it is replaced or algorithm.drop_zero_variance."""
+    """An episode of the group could not be run or scored. The whole group is dropped, because the remaining episodes
+    are a biased sample."""
+    ZERO_VARIANCE = "degenerate"  # the name used in files and tags
+    """The rewards are all equal (with algorithm.credit=turn, branch or position: those of each turn or branch), so no
+    episode is better than another. The group stays, with advantage 0, unless it is replaced or
+    algorithm.drop_zero_variance is set."""
     STALE = "stale"
-    """A token of it was sampled from weights older than algorithm.max_staleness allows."""
+    """A token of the group was sampled from weights older than algorithm.max_staleness allows."""
 
 
 async def score_groups(reward: GroupReward, groups: Sequence[EpisodeGroup]) -> list[ScoredGroup]:
-    """Every group scored, in order; None where an episode could not be scored."""
+    """Score every group, in order; a reward is None if its episode could not be scored."""
     return list(await asyncio.gather(*(reward.score(group) for group in groups)))
 
 
@@ -39,9 +41,9 @@ def keep_trainable(
     oldest_version: int = 0,
     is_zero_variance: Callable[[ScoredGroup], bool] = has_equal_totals,
 ) -> tuple[list[ScoredGroup], list[Drop | None]]:
-    """The groups to train on, and for every given group the reason why not (None = kept). Demonstrations need no
-    reward. oldest_version: of the weights that may have sampled them. is_zero_variance: of groups whose rewards are
-    all there."""
+    """Return the groups to train on, and for every given group the reason for dropping it (None = kept). Demonstrations
+    need no reward. oldest_version: the oldest policy version that may have sampled a group. is_zero_variance: called
+    only for groups whose rewards are complete."""
     reasons = [_reason_to_drop(group, oldest_version, is_zero_variance) for group in scored]
     return [g for g, reason in zip(scored, reasons, strict=True) if reason is None], reasons
 
@@ -58,7 +60,7 @@ def _reason_to_drop(
 
 
 def episode_failures(scored: Sequence[ScoredGroup]) -> list[Failure]:
-    """Every infrastructure failure of a step: the episode's own, or its judge's."""
+    """Return every infrastructure failure of a step: of the episode itself or of its judge."""
     found = []
     for group in scored:
         judged = group.failures or (None,) * len(group.rewards)
@@ -67,7 +69,7 @@ def episode_failures(scored: Sequence[ScoredGroup]) -> list[Failure]:
 
 
 def refuse_failures(scored: Sequence[ScoredGroup], *, max_error_fraction: float) -> None:
-    """Raise TooManyFailures, quoting the first one, when more than the allowed share of episodes failed."""
+    """Raise TooManyFailures, quoting the first failure, if more than the allowed share of episodes failed."""
     failures = episode_failures(scored)
     total = sum(len(g.rewards) for g in scored)
     if failures and len(failures) > max_error_fraction * total:
@@ -78,7 +80,8 @@ def refuse_failures(scored: Sequence[ScoredGroup], *, max_error_fraction: float)
 
 
 def new_failures(scored: Sequence[ScoredGroup], told: set[str]) -> list[str]:
-    """A line where an episode failed in a way (Failure.kind) that is not among `told`, to which it is added."""
+    """Return one line if an episode failed in a way (Failure.kind) that is not yet in `told`; the new kinds are added
+    to `told`."""
     failures = episode_failures(scored)
     first = next((f for f in failures if f.kind not in told), None)
     if first is None:

@@ -1,4 +1,4 @@
-"""A policy in the environments of a suite: every attempt is its member's."""
+"""A policy in the environments of a suite: each attempt runs in the environment of the task's suite member."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ from agentgrpo.tasks.suite import member_of
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class SuiteEnvironments(EnvironmentDefaults):
-    """What a run asks of its members' environments together; implements environments.factory.EnvironmentFactory."""
+    """The environments of all members behind one interface; implements environments.factory.EnvironmentFactory."""
 
     name = "suite"
     limits = TurnLimits()
-    """Each member has its own."""
+    """No limits at this level: each member has its own."""
     members: Mapping[str, EnvironmentFactory]
     figures: Figures
 
@@ -47,14 +47,15 @@ class SuiteEnvironments(EnvironmentDefaults):
             await environment.probe()
 
     async def close(self) -> None:
-        async with AsyncExitStack() as closing:  # all of them, even if one fails
+        async with AsyncExitStack() as closing:  # close every member, even if one fails
             for environment in self.members.values():
                 closing.push_async_callback(environment.close)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class SuiteRunner(PolicyRunner):
-    """One policy, in the environment and the format of the member whose task it is; `renderer` is the first one's."""
+    """One policy, run in the environment and format of the member that the task belongs to; `renderer` is the first
+    member's renderer."""
 
     members: Mapping[str, PolicyRunner]
 
@@ -67,5 +68,5 @@ class SuiteRunner(PolicyRunner):
         )
 
     def of(self, member: str) -> PolicyRunner:
-        """With the engine that this runner has now."""
+        """Return the member's runner with the current engine of this runner."""
         return replace(self.members[member], engine=self.engine)

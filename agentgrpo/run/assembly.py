@@ -1,4 +1,4 @@
-"""The assembly: a Run to the session that trains what it has built.
+"""The assembly: from a built Run to the session that trains it.
 
 Run --> optimizer, reference, trainer, checkpoint store, records --> Parts --> Session
 """
@@ -47,8 +47,8 @@ from agentgrpo.training.trainer import Trainer
 
 
 def session_of(built: Run, checkpoint: LoadedCheckpoint | None, watch: Watch) -> TrainingSession:
-    """The whole run; with a checkpoint, its optimizer and generator states restored. Raises ConfigError where sampled
-    and recomputed log-probs could not agree."""
+    """Return the session of the whole run; with a checkpoint, its optimizer and generator states are restored. Raises
+    ConfigError if sampled and recomputed log-probs could not agree."""
     refuse_untrainable(built)
     refuse_few(built)
     shown = built.source.by(built.runner, built.rollout) if built.source else None
@@ -62,7 +62,7 @@ def session_of(built: Run, checkpoint: LoadedCheckpoint | None, watch: Watch) ->
         _say_unfit(built, optimizer)
     trainer = _trainer(built, reference, optimizer)
     if checkpoint is None:
-        torch.manual_seed(built.run.seed)  # nothing of ours draws from torch's own generator, a user's part may
+        torch.manual_seed(built.run.seed)  # our code does not use torch's own generator, but a user's part may
     else:
         with damaged(checkpoint.path, CheckpointError):
             built.guards.load_state(checkpoint.state["guards"])
@@ -107,7 +107,7 @@ def session_of(built: Run, checkpoint: LoadedCheckpoint | None, watch: Watch) ->
 
 
 def _without_void_evaluations(built: Run) -> RunSettings:
-    """The run's settings, without dev evaluations where there would be one task to compare by."""
+    """Return the run's settings, without dev evaluations if the dev split has only one task."""
     run = built.run
     if not run.eval_every or len(built.dataset.split("dev")) != 1:
         return run
@@ -116,7 +116,7 @@ def _without_void_evaluations(built: Run) -> RunSettings:
 
 
 def refuse_few(built: Run) -> None:
-    """Raise DataError where the task set is too small for what the run does, with everything that it lacks."""
+    """Raise DataError if the task set is too small for this run; the message lists everything that is missing."""
     run, per_step = built.run, built.rollout.tasks_per_step
     train, dev, test = len(built.train_tasks), *(len(built.dataset.split(name)) for name in ("dev", "test"))
     lacks = []
@@ -130,8 +130,8 @@ def refuse_few(built: Run) -> None:
         lacks.append("an empty split 'dev' (run.eval_every=0 does without)")
     if lacks:
         raise DataError(
-            f"task={built.settings.task.name} is too small for this run: it has {'; '.join(lacks)}. Give it more, "
-            "or change that"
+            f"task={built.settings.task.name} is too small for this run: it has {'; '.join(lacks)}. Add tasks, or "
+            "change these settings"
         )
 
 
@@ -143,12 +143,12 @@ _IMITATES: Mapping[str, object] = {
     "rollout.refill_rounds": 0,
     "rollout.curriculum": "none",
 }
-"""What goes with demonstrations: they have no reward and no sampler."""
+"""Settings required with demonstrations, which have neither reward nor sampler."""
 
 
 def refuse_unfit(settings: Settings) -> None:
-    """Raise ConfigError where demonstrations go with an algorithm that is for sampled episodes, or the other way
-    round, for what may only be evaluated with, and for boards that cannot be had: before start weights are made."""
+    """Raise ConfigError, before start weights are made, for demonstrations with an algorithm for sampled episodes or
+    the reverse, for parts that are allowed in evaluation only, and for unavailable experiment trackers."""
     require_boards(settings.run.log_with)
     refuse_gold_evidence(settings)
     name = settings.demonstrations.name
@@ -160,13 +160,13 @@ def refuse_unfit(settings: Settings) -> None:
         group, _, field = key.partition(".")
         if (given := getattr(getattr(settings, group), field)) != needed:
             raise ConfigError(
-                f"{key}={given} with demonstrations={name}: they have neither reward nor sampler, so {key}={needed} is "
-                "needed. agentgrpo sft, in the place of train, has these settings"
+                f"{key}={given} with demonstrations={name}: demonstrations have neither reward nor sampler, so "
+                f"{key}={needed} is needed. Use agentgrpo sft instead of train: it has these settings"
             )
 
 
 def refuse_gold_evidence(settings: Settings) -> None:
-    """Raise ConfigError where the policy would learn from passages that nobody knows outside of a test."""
+    """Raise ConfigError if the policy would learn from gold passages, which are known only in a test."""
     if any((of.environment.tree.get("evidence") or {}).get("name") == "gold" for of in settings.each):
         raise ConfigError(
             "environment.evidence.name=gold knows the passages that prove the answer, so it is for evaluation alone; "
@@ -187,7 +187,7 @@ def refuse_untrainable(built: Run) -> None:
 
 
 def _say_unfit(built: Run, optimizer: AdamW) -> None:
-    """The learning rate where the run has chosen it, or that it is too low; and steps that take hours."""
+    """Print the learning rate if it was chosen by default or is too low, and warn of steps that take hours."""
     node, model = built.settings.optimizer.tree, built.policy.model
     weights = sum(p.numel() for p in model.parameters())
     if node.get("lr") is None and node.get("name") == "adamw":
@@ -211,7 +211,7 @@ def _trainer(built: Run, reference: Reference | None, optimizer: AdamW) -> Train
         head_chunk_tokens=hardware.head_chunk_tokens,
         mixed_precision=hardware.mixed_precision,
         activation_checkpointing=hardware.activation_checkpointing,
-        clock=NoClock() if algorithm.max_staleness else built.clock,  # a clock is for one thread
+        clock=NoClock() if algorithm.max_staleness else built.clock,  # a clock serves one thread only
         world=built.world,
         sampler_differs=built.source is None
         and (algorithm.has_old_samples or hardware.rounds or is_pooled(built.engine)),
@@ -230,12 +230,12 @@ def task_order(built: Run, shown: Demonstrations | None = None) -> TaskOrder:
 
 
 def _store(built: Run, reference: Reference | None, optimizer: AdamW) -> CheckpointStore:
-    """Where the run's checkpoints go; the disk must hold one."""
+    """Return the run's checkpoint store, after checking that the disk has room for a checkpoint."""
     run = built.run
     store = CheckpointStore(run_dir=Path(run.dir), keep_last=run.keep_last, keep_best=run.keep_best)
     if run.checkpoint_every:
         held = [*built.policy.saved, *optimizer.state_tensors().values(), *reference_state(reference).values()]
-        if built.algorithm.max_staleness:  # the sampler's
+        if built.algorithm.max_staleness:  # the sampler's weights
             held += [p for p in built.policy.model.parameters() if p.requires_grad]
         once(built.world, lambda: store.preflight(sum(x.numel() * x.element_size() for x in held)))
     return store
@@ -260,7 +260,7 @@ def _card(built: Run, step: int, tags: Mapping[str, float]) -> str:
 
 
 def _eval_key(built: Run, start: Mapping[str, Any]) -> str:
-    """Of what an evaluation of the start weights depends on."""
+    """Return a hash of everything that the evaluation of the start weights depends on."""
     evaluated = {key: value for key, value in built.settings.tree["run"]["eval"].items() if key != "baselines"}
     of = [start["sha256"], built.dataset.fingerprint, evaluated, built.run.seed]
     of += [member.run.eval.prices for member in built.members.values()]

@@ -1,9 +1,9 @@
-"""Baselines beside a run (run.eval.baselines): what its start weights come to by other means, for as many CPU seconds.
+"""Baselines beside a run (run.eval.baselines): other training methods from its start weights, with equal CPU seconds.
 
     RUN, evaluated --cpu_budget--> RUN/baselines/NAME, trained and evaluated --beside--> eval.json of RUN
 
-A baseline is a run of its own, which differs in what is learned from and in when it ends. The evaluation of the start
-weights is the run's.
+A baseline is a separate run, which differs from RUN in its training data and its end. It shares the run's evaluation
+of the start weights.
 """
 
 from __future__ import annotations
@@ -43,30 +43,30 @@ BASELINES: Mapping[str, Mapping[str, str]] = {
     "sft": {"demonstrations": "oracle", "algorithm": "sft", "guards": "sft"},
     "rejection_sampling": {"demonstrations": "none", "algorithm": "raft"},
 }
-"""Name -> the presets in which it differs from the run."""
+"""Name -> the presets in which the baseline differs from the run."""
 FOLDER = "baselines"
-"""Of their run directories, in that of the run."""
+"""Folder within the run directory that holds the baselines' run directories."""
 _NO_END = 1_000_000
-"""Steps, more than their CPU seconds are enough for."""
+"""run.max_steps of a baseline: too many to be reached before its CPU seconds are spent."""
 _ADAPTER_LR = 1e-4
-"""Of supervised training, where the weights take that of optimizer=sft (docs/supervised.md)."""
+"""Least learning rate for supervised training of an adapter; whole weights use optimizer=sft's (docs/supervised.md)."""
 
 ReadPreset = Callable[[str, str], Mapping[str, Any]]
-"""(group, preset) -> what it says."""
+"""(group, preset) -> the preset's content."""
 
 
 class Baselines:
-    """Those of a run. Made before it begins, so that what cannot be is refused then."""
+    """The baselines of a run, constructed before the run begins so that impossible settings are refused at once."""
 
     def __init__(self, settings: Settings, snapshot: str, world: ProcessGroup, read: ReadPreset) -> None:
         """snapshot: the run's configuration, interpolations unresolved. Raises ConfigError."""
         run, asked = settings.run, "run.eval.baselines=true"
         if not run.final_eval:
-            raise ConfigError(f"{asked} with run.final_eval=false, which leaves nothing to hold them against; drop one")
+            raise ConfigError(f"{asked} needs the run's own evaluation, and run.final_eval=false; drop one of the two")
         if not run.checkpoint_every:
-            raise ConfigError(f"{asked} with run.checkpoint_every=0: what is stopped could not go on; set it above 0")
+            raise ConfigError(f"{asked} with run.checkpoint_every=0: a stopped run could not resume; set it above 0")
         if world.size > 1:
-            raise ConfigError(f"{asked} with {world.size} processes; allowed is 1: leave it out, or the launcher")
+            raise ConfigError(f"{asked} with {world.size} processes; 1 is allowed: drop the baselines, or the launcher")
         self._settings, self._snapshot, self._world = settings, yaml.safe_load(snapshot), world
         self._chosen = {
             name: {group: read(group, preset) for group, preset in presets.items()}
@@ -77,9 +77,9 @@ class Baselines:
             refuse_unfit(settings_of(self._of(name, settings.tree, cpu_s=1.0)))
 
     def train(self, step: int, *, screen: Screen, watch: Watch) -> dict[str, Any]:
-        """eval.json's content with all of them: trained, evaluated and written down one after the other, where that is
-        not done yet. The run's own model must be gone. step: how many the run has done. Raises Preempted after a
-        signal, DataError."""
+        """Train and evaluate each missing baseline in turn, add it to eval.json, and return eval.json's content. The
+        caller must have freed the run's own model. step: completed steps of the run. Raises Preempted after a signal,
+        and DataError."""
         run, run_dir = self._settings.run, Path(self._settings.run.dir)
         result = dict(RunDir(run_dir).evaluation or {})
         lacking = lacking_baselines(result)
@@ -91,7 +91,7 @@ class Baselines:
         with noting_stop(run_dir, self._world, Progress(step=step), run.max_steps):
             cpu_s = cpu_budget(run_dir)
             for name in lacking:
-                gc.collect()  # a model may be a circle of modules
+                gc.collect()  # a model's modules may form reference cycles
                 settings = settings_of(self._of(name, self._settings.tree, cpu_s=cpu_s))
                 snapshot = self._of(name, self._snapshot, cpu_s=cpu_s)
                 _train(name, settings, snapshot, self._world, screen, watch, go_on=go_on)
@@ -99,11 +99,11 @@ class Baselines:
         return result
 
     def _of(self, name: str, tree: Mapping[str, Any], *, cpu_s: float) -> dict[str, Any]:
-        """The configuration of a baseline from the run's."""
+        """Derive the configuration of a baseline from the run's."""
         made = deepcopy(dict(tree) | self._chosen[name])
-        made["optimizer"]["final_fraction"] = 1.0  # of a schedule whose end nobody knows
+        made["optimizer"]["final_fraction"] = 1.0  # a schedule needs an end, and the last step is not known
         if name == "rejection_sampling":
-            made["algorithm"]["advantage_args"] = {"by": "grade"}  # the best by reward learn to be cheap, not right
+            made["algorithm"]["advantage_args"] = {"by": "grade"}  # the reward would select cheap answers
         if name == "sft":
             made["rollout"] |= {"refill_rounds": 0, "curriculum": "none"}
             is_adapter = (self._settings.tree["model"].get("lora") or {}).get("rank")
@@ -116,19 +116,19 @@ class Baselines:
 
 
 def cpu_budget(run_dir: Path) -> float:
-    """The CPU seconds that a run has trained for. Raises DataError where they were not recorded."""
+    """Return the CPU seconds that a run has trained for. Raises DataError if a step's CPU seconds were not recorded."""
     run = RunDir(run_dir)
     clocked = {row["step"] for row in run.timings() if row.get(CPU) is not None}
     if lacking := [row["step"] for row in run.metrics() if row["step"] not in clocked]:
         raise DataError(
-            f"{run_dir}: timings.jsonl has no CPU seconds of step {lacking[0]}, so that no baseline can have as many; "
-            "train it anew with run.eval.baselines=true"
+            f"{run_dir}: timings.jsonl has no CPU seconds of step {lacking[0]}, so the budget of the baselines is "
+            "unknown; train a new run with run.eval.baselines=true"
         )
     return trained_cpu_s(run_dir)
 
 
 def lacking_baselines(result: Mapping[str, Any]) -> list[str]:
-    """Those that eval.json does not have yet and could. Only a task set that demonstrates has an oracle."""
+    """Return the baselines that eval.json still lacks. `sft` needs an oracle, so a task set that demonstrates."""
     names = [name for name in BASELINES if name != "sft" or "oracle" in result]
     return [name for name in names if name not in result.get("baselines", {})]
 
@@ -143,8 +143,8 @@ def _train(
     *,
     go_on: str,
 ) -> None:
-    """Train and evaluate a baseline in its directory, or go on with that; nothing is done again. tree: its
-    configuration, interpolations unresolved. go_on: see resume.way_on, of the run."""
+    """Train and evaluate a baseline in its directory, or continue where it stopped; finished work is kept. tree: its
+    configuration with unresolved interpolations. go_on: how to resume the parent run (resume.way_on)."""
     run = settings.run
     run_dir, snapshot = Path(run.dir), to_yaml(tree, {})
     ensure_directory(run_dir)
@@ -166,17 +166,17 @@ def _train(
         session = replace(session_of(built, checkpoint, watch), go_on=go_on)
         if read_scorecards(run_dir, "start")[0] != session.eval_key:
             raise DataError(
-                f"{run_dir}: start weights, data or evaluation are no longer those of the run that it is to be held "
-                "against; train that anew"
+                f"{run_dir}: start weights, data or evaluation differ from those of the run to compare with; train a "
+                "new run"
             )
         with noting_stop(run_dir, world, progress):
             run_loop(run_session(session, progress))
 
 
 def _begin(run_dir: Path, snapshot: str) -> None:
-    """The configuration and the evaluation of the start weights, which is the run's."""
+    """Write the baseline's configuration, and copy the run's evaluation of the start weights."""
     home = run_dir.parent.parent
-    read_scorecards(home, "start")  # or damaged ones would be copied
+    read_scorecards(home, "start")  # raises if they are damaged, before they are copied
     copied = [Path(TRAJECTORIES, f"eval-start-{mode}.jsonl") for mode in MODES]
     ensure_directory(run_dir / TRAJECTORIES)
     for path in [*copied, scorecards_path(Path(), "start")]:
@@ -185,8 +185,8 @@ def _begin(run_dir: Path, snapshot: str) -> None:
 
 
 def beside(run_dir: Path, name: str, result: Mapping[str, Any]) -> dict[str, Any]:
-    """eval.json of a run, with a baseline that was evaluated; it is written anew. By mode the means of all that the
-    trained policy has there too, over the tasks that nobody failed on; greedy also what `measured` says."""
+    """Add an evaluated baseline to eval.json of the run, and return the new content. Each mode has the means over the
+    tasks on which neither policy nor the baseline failed; greedy also has the figures of `measured`."""
     home = run_dir / FOLDER / name
     before, after, cards = (read_scorecards(*of)[1] for of in ((run_dir, "start"), (run_dir, "end"), (home, "end")))
     steps, cpu_s = len(RunDir(home).metrics()), trained_cpu_s(home)

@@ -1,12 +1,12 @@
-"""From settings to what a run consists of, a typed function for each part.
+"""From settings to the parts of a run, with one typed function for each part.
 
-    load_inputs     settings, data, judge, reward, tools: whatever needs no weights
-    prepare_start   the start weights: fetched, found in the cache, or made by a warm start; a stage of its own
-    build_run       policy, renderer, engine and environment on these weights: a Run, frozen
+    load_inputs     settings, data, judge, reward, tools: everything that needs no weights
+    prepare_start   the start weights: fetched, found in the cache, or made by a warm start; a separate stage
+    build_run       policy, renderer, engine and environment on these weights: a frozen Run
     run_of          the three in a row
 
-train, evaluate, replay and the doctor call the same ones. Heavy objects are built once, and on every process the same;
-none of them knows another's configuration.
+train, evaluate, replay and the doctor call the same functions. Heavy objects are built once, identically in every
+process; no part knows another part's configuration.
 """
 
 from __future__ import annotations
@@ -84,31 +84,31 @@ _FREE: Mapping[str, Mapping[str, str]] = {
     "fetcher": {"name": "none"},
     "evidence": {"name": "lexical"},
 }
-"""Parts of an environment that ask nobody."""
+"""Replacements for the parts of an environment that may call a service."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Inputs:
-    """Everything of a run that needs no weights."""
+    """Everything in a run that needs no weights."""
 
     settings: Settings
     snapshot: Mapping[str, Any]
-    """The configuration, interpolations unresolved."""
+    """The configuration with unresolved interpolations."""
     screen: Screen
     world: ProcessGroup
     guards: Guards
     dataset: TaskDataset
     meter: Meter
-    """What calls to services outside go through."""
+    """Gate for all calls to external services."""
     judge: AnswerJudge
     reward: GroupReward
     clock: Clock
     equipment: Equipment
-    """What the environment works with."""
+    """Retrievers, tools and workspaces for the environment."""
     members: Mapping[str, Inputs] = field(default_factory=dict)
-    """Of a suite: those of the run that each member would be by itself."""
+    """For a suite: the inputs of each member, as if it were a run by itself."""
     source: Source | None = None
-    """Of the demonstrations that the policy imitates; None = it learns from its own episodes."""
+    """Source of the demonstrations to imitate; None = the policy learns from its own episodes."""
 
     @property
     def run(self) -> RunSettings:
@@ -128,7 +128,7 @@ class Inputs:
 
     @property
     def group_sizes(self) -> Mapping[str, int]:
-        """Of the members of a suite."""
+        """Group size of each member of a suite."""
         return {name: member.rollout.group_size for name, member in self.members.items()}
 
     @property
@@ -144,19 +144,19 @@ class Inputs:
 
     @property
     def format(self) -> str:
-        """The name of what the environment wants written."""
+        """The name of the turn format that the environment expects."""
         chosen = self.settings.environment.tree
         return json.dumps({key: chosen[key] for key in ("name", "schema", "tags", "native_calls") if chosen.get(key)})
 
     def prices(self, figures: Figures) -> Mapping[str, float]:
-        """What calls cost where policies are compared: run.eval.prices, and for names that it does not have those of
-        the budget; what neither prices costs what the environment says."""
+        """Return the price of each kind of call for comparing policies: run.eval.prices, else the budget's price. A
+        call without either costs the environment's own price."""
         paid = self.meter.budget.prices.by_kind
         known = {name: paid[name] for name in figures.counts if paid.get(name)}
         return {**known, **self.run.eval.prices}
 
     def fixed_state(self, start: Mapping[str, str]) -> dict[str, Any]:
-        """What every checkpoint says of its run; two that differ in a hard key do not continue each other."""
+        """Return a checkpoint's fixed part; runs that differ in one of its hard keys cannot continue each other."""
         files = files_of(self.snapshot)
         return {
             "config": dict(self.snapshot),
@@ -173,42 +173,42 @@ class Inputs:
 
 @dataclass(frozen=True, kw_only=True)
 class Run(Inputs):
-    """Everything a run consists of, built once. Training adds an optimizer to it (run.assembly)."""
+    """The parts of a run, each built once. Training adds an optimizer (run.assembly)."""
 
     start: Start
-    """The start weights, whichever weights the policy has."""
+    """The start weights, even if the policy holds other weights."""
     policy: Policy
     renderer: Renderer
     engine: Engine
     runner: PolicyRunner
-    """The policy in the run's environment."""
+    """Runs the policy in the run's environment."""
     overlong: Sequence[OverlongTasks] = ()
-    """Training tasks that can never be begun, of each member."""
+    """Training tasks that can never be started because they are too long, by member."""
     members: Mapping[str, Run] = field(default_factory=dict)
-    """Of a suite: each with the same policy and engine, in its own environment."""
+    """For a suite: the members' runs, which share policy and engine but have separate environments."""
 
     @property
     def code(self) -> Path | None:
-        """The folder with Python files of the model's that are trusted."""
+        """The folder with the model's trusted Python files, or None."""
         return trusted_code(self.settings.model, self.start)
 
     @property
     def train_tasks(self) -> Sequence[Task]:
-        """The training tasks that can be begun."""
+        """The training tasks that can be started."""
         return reduce(lambda tasks, found: found.others(tasks), self.overlong, self.dataset.split("train"))
 
     @property
     def left_out(self) -> Sequence[str]:
-        """What a user should know of those that cannot, a line each."""
+        """A line for each set of training tasks left out."""
         return [found.line("training tasks", "left out of training") for found in self.overlong if found.ids]
 
     @property
     def canary_ids(self) -> tuple[int, ...]:
-        """A fixed prompt, by which the engine's weights are held against the policy's."""
+        """A fixed prompt for checking the engine's weights against the policy's."""
         return self.renderer.open(self.train_tasks[0].messages)
 
     def oracle(self) -> Runner | None:
-        """The data set's ideal policy in the same environment, where the data set has one."""
+        """Return the data set's ideal policy in the same environment, or None if the data set has none."""
         dataset = self.dataset
         if not isinstance(dataset, DemonstratedDataset):
             return None
@@ -217,7 +217,7 @@ class Run(Inputs):
         return replace(self.runner, engine=scripted(self.renderer, demonstrator))
 
     def examiner(self, *, test: bool, dev: bool) -> Examiner:
-        """What evaluates this run's policy, on the splits that are needed."""
+        """Return the evaluator of this run's policy, with the splits that are needed."""
         run = self.run
         if test and run.eval.tasks > len(self.dataset.split("test")):
             held_out = len(self.dataset.split("test"))
@@ -265,7 +265,7 @@ def load_inputs(
     *,
     equip: Callable[[Settings, TaskDataset, Meter], Equipment] | None = None,
 ) -> Inputs:
-    """equip: makes the equipment in the place of build_equipment. Raises ConfigError and DataError."""
+    """Load everything that needs no weights. equip: replaces build_equipment. Raises ConfigError and DataError."""
     run = settings.run
     torch.set_num_threads(settings.hardware.num_threads)
     common: dict[str, Any] = {
@@ -302,7 +302,7 @@ def _read(
     common: Mapping[str, Any],
     equip: Callable[[Settings, TaskDataset, Meter], Equipment],
 ) -> Inputs:
-    """Of a run with one environment, or of a member."""
+    """Return the inputs of a run with one environment, or of a suite's member."""
     meter: Meter = common["meter"]
     chosen = {name: settings.tree[name] for name in ("environment", "judge")}
     refuse_own_endpoint(chosen, engine=settings.tree["engine"], adapts=settings.model.lora.rank is not None)
@@ -313,8 +313,8 @@ def _read(
     pays_itself = settings.environment.says("pays_itself") and isinstance(reward, Reward) and not reward.needs_grades
     if settings.environment.says("pays_itself") is False and isinstance(reward, Reward) and reward.reads_payment:
         raise ConfigError(
-            f"environment={settings.environment.name} says nowhere what an attempt was worth, which the reward is to "
-            "read: give it get_reward() or an attribute reward, or have a judge compare answers: reward=correctness"
+            f"environment={settings.environment.name} reports no value of an attempt, and the reward reads one: "
+            "give it get_reward() or an attribute reward, or let a judge compare answers: reward=correctness"
         )
     tasks = (task for name in SPLITS for task in dataset.split(name))
     refuse_unjudged(judge, (task for task in tasks if task.references or not pays_itself))
@@ -325,7 +325,7 @@ def _read(
 
 
 def build_equipment(settings: Settings, dataset: TaskDataset, meter: Meter) -> Equipment:
-    """Retrievers and tools, over the data set's corpora."""
+    """Build retrievers and tools over the data set's corpora."""
     node = settings.counterfactual
     given = {"tasks": [t for name in SPLITS for t in dataset.split(name)]} if node.name != "none" else {}
     own = dataset.training_corpora() if isinstance(dataset, HeldOutDataset) else None
@@ -334,8 +334,8 @@ def build_equipment(settings: Settings, dataset: TaskDataset, meter: Meter) -> E
 
 
 def prepare_start(inputs: Inputs) -> Start:
-    """The model to start from, warm-started first where the configuration says so, which takes minutes. Call it outside
-    of any event loop."""
+    """Return the start weights; a configured warm or cold start trains them first, which takes minutes. Call it outside
+    any event loop."""
     model = inputs.settings.model
     if isinstance(model, WarmStart):
         return Start(in_turn(inputs.world, partial(model.folder, **_teaching(inputs))))
@@ -357,7 +357,7 @@ def prepare_start(inputs: Inputs) -> Start:
 
 
 def _teaching(inputs: Inputs) -> dict[str, Any]:
-    """What a warm or cold start needs of a run: its demonstrations and what they are shown in."""
+    """Return the arguments that a warm or cold start needs from a run: demonstrations, renderer and environment."""
     settings = inputs.settings
     needed = DemonstratedDataset if isinstance(settings.model, WarmStart) else TeachingDataset
     if not isinstance(inputs.dataset, needed):
@@ -383,7 +383,7 @@ def _teaching(inputs: Inputs) -> dict[str, Any]:
 
 
 def build_run(inputs: Inputs, start: Start, *, weights: Path | None = None) -> Run:
-    """weights: of the policy, instead of the start weights."""
+    """Build policy, renderer, engine and environment. weights: the policy's weights instead of the start weights."""
     run = inputs.run
     folders = [start.folder, *([] if weights is None else [weights])]
     for settings in inputs.settings.each:
@@ -392,7 +392,7 @@ def build_run(inputs: Inputs, start: Start, *, weights: Path | None = None) -> R
     each = inputs.members or {"": inputs}
     renderers: dict[str, tuple[Renderer, bool]] = {}
     told: dict[str, None] = {}
-    """What all of them say alike is said once."""
+    """Notes without duplicates, as members may repeat them."""
     for name, of in each.items():
         with of_suite(name):
             described = describes_tools(of, policy, inputs.settings.engine)
@@ -421,7 +421,7 @@ def build_run(inputs: Inputs, start: Start, *, weights: Path | None = None) -> R
 def _in_environment(
     inputs: Inputs, start: Start, policy: Policy, engine: Engine, renderer: Renderer, describes: bool
 ) -> Run:
-    """Of one environment, be it a member's."""
+    """Build the run of one environment, which may be a member's."""
     environment = build_environment(inputs, renderer, inputs.equipment.for_environment, describes=describes)
     is_graded = isinstance(inputs.reward, Reward) and inputs.reward.is_graded
     runner = PolicyRunner(environment=environment, engine=engine, renderer=renderer, is_graded=is_graded)
@@ -439,7 +439,7 @@ def _in_environment(
 
 
 def _together(inputs: Inputs, members: Mapping[str, Run]) -> Run:
-    """The suite of these."""
+    """Combine the members' runs into the run of a suite."""
     runners = {name: of.runner for name, of in members.items()}
     figures = {
         name: replace(of.runner.figures, prices=of.runner.figures.priced(of.run.eval.prices))
@@ -458,14 +458,14 @@ def _together(inputs: Inputs, members: Mapping[str, Run]) -> Run:
 def run_of(
     settings: Settings, snapshot: str, screen: Screen, world: ProcessGroup, *, weights: Path | None = None
 ) -> Run:
-    """All that these settings come to. Call it outside of any event loop."""
+    """Build everything that these settings describe. Call it outside any event loop."""
     inputs = load_inputs(settings, snapshot, screen, world)
     inputs = replace(inputs, source=settings.demonstrations.build(dataset=inputs.dataset))
     return build_run(inputs, prepare_start(inputs), weights=weights)
 
 
 def build_policy(inputs: Inputs, start: Start, weights: Path | None = None) -> Policy:
-    """From the start weights, with the adapter and what is frozen as `model` says; or from `weights`."""
+    """Load the policy: from the start weights, with adapter and frozen parts as `model` says, or from `weights`."""
     model = inputs.settings.model
     policy = open_policy(weights or start.folder, inputs.hardware, code=trusted_code(model, start))
     if weights is None and model.lora.rank is not None:
@@ -476,22 +476,22 @@ def build_policy(inputs: Inputs, start: Start, weights: Path | None = None) -> P
 
 
 def trusted_code(model: WarmStart | ModelPath, start: Start) -> Path | None:
-    """The folder with Python files of the model's that are trusted."""
+    """Return the folder with the model's trusted Python files, or None."""
     return start.folder if isinstance(model, ModelPath) and model.trust_remote_code else None
 
 
 def describes_tools(inputs: Inputs, policy: Policy, engine: PartNode) -> bool:
-    """Whether the policy must be told what there is to do and how it is written, which a warm start teaches."""
+    """Return whether the policy must be told the available actions and their format; a warm start teaches them."""
     model = inputs.settings.model
     if isinstance(model, ModelPath) and model.describe_tools is not None:
         return model.describe_tools
-    if "model" in engine.tree:  # an endpoint's, which has had no warm start
+    if "model" in engine.tree:  # an endpoint's model has had no warm start
         return True
     return isinstance(model, ModelPath) and policy.knows_format != inputs.format
 
 
 def build_renderer(inputs: Inputs, tokenizer: FastTokenizer, *, describes: bool) -> Renderer:
-    """describes: tools are described in words where the format has no place for them."""
+    """Choose the renderer. describes: tools are described in words if the format has no place for them."""
     name, chosen = inputs.settings.model.renderer, inputs.settings.environment
     if chosen.takes("schema"):
         tools: Sequence[ToolSpec] = schema_of(chosen.tree.get("schema", MemoryOptions.schema)).specs
@@ -502,8 +502,8 @@ def build_renderer(inputs: Inputs, tokenizer: FastTokenizer, *, describes: bool)
     elif chosen.tree.get("native_calls"):
         if isinstance(inputs.settings.model, WarmStart):
             raise ConfigError(
-                "environment.native_calls=true, and the demonstrations that this model is warmed up with write tags; "
-                "choose a model that calls tools: model.path=FOLDER"
+                "environment.native_calls=true, but the demonstrations of this model's warm start write tags; choose a "
+                "model that calls tools: model.path=FOLDER"
             )
         has = {part: chosen.tree[part]["name"] != "none" for part in ("reranker", "fetcher")}
         web = "web" in inputs.equipment.for_environment["retrievers"]
@@ -514,20 +514,20 @@ def build_renderer(inputs: Inputs, tokenizer: FastTokenizer, *, describes: bool)
 
 
 def build_engine(inputs: Inputs, policy: Policy, renderers: Sequence[Renderer]) -> Engine:
-    """What samples from the policy's weights, or an endpoint's own model. renderers: of all members of a suite. Raises
-    ConfigError for an engine that reads their tokens, where they do not write the same."""
+    """Build the engine that samples from the policy's weights, or from an endpoint's own model. renderers: one per
+    suite member. Raises ConfigError if the engine reads tokens and the members' renderers differ."""
     node, run, renderer = inputs.settings.engine, inputs.run, renderers[0]
     kinds = sorted({type(one).__name__ for one in renderers})
     if len(kinds) > 1 and (node.takes("renderer") or node.takes("speech")):
         raise ConfigError(
-            f"engine={node.name} reads what one renderer writes, and this suite's members need {' and '.join(kinds)}: "
-            "choose one for all, such as model.renderer=react, environments of one format, or engine=hf"
+            f"engine={node.name} reads one renderer's output, but this suite's members use {' and '.join(kinds)}: "
+            "choose a common one, such as model.renderer=react, environments of one format, or engine=hf"
         )
     engine: Engine = build_part(
         node,
         inputs.meter if node.takes("meter") else None,
         meter=inputs.meter,
-        **({} if "model" in node.tree else {"model": policy.model}),  # there it is an endpoint's
+        **({} if "model" in node.tree else {"model": policy.model}),  # a node with "model" names an endpoint's
         tokenizer=policy.tokenizer,
         run_seed=run.seed,
         unused_ids=policy.vocabulary.unused,
@@ -551,8 +551,8 @@ def build_environment(
     describes: bool,
     node: PartNode | None = None,
 ) -> EnvironmentFactory:
-    """equipment: Equipment.for_environment, or `over`. node: None = the configuration's, whose calls are metered;
-    another one demonstrates."""
+    """equipment: Equipment.for_environment, or the result of `over`. node: None = the configured environment, with
+    metered calls; another node is used for demonstrations, unmetered."""
     environment: EnvironmentFactory = build_part(
         node or inputs.settings.environment,
         None if node else inputs.meter,
@@ -565,7 +565,7 @@ def build_environment(
         **equipment,
     )
     figures = environment.figures
-    figures.priced(inputs.prices(figures))  # these raise here, before a warm start and not after it
+    figures.priced(inputs.prices(figures))  # raises here, before a warm start takes minutes
     if environment.metrics and isinstance(inputs.reward, Reward):
         inputs.reward.refuse_uncounted(environment.metrics)
     return environment
@@ -574,8 +574,8 @@ def build_environment(
 def _demonstrating(
     inputs: Inputs, engine: Engine, renderer: Renderer, corpora: Mapping[str, Sequence[Passage]]
 ) -> Runner:
-    """The environment over a demonstration world's own documents. What was written down in it nobody asks for, so no
-    model is."""
+    """Build the environment over a demonstration world's own documents. Nothing written there is ever asked for, so
+    parts that would call a model are replaced."""
     equipment, chosen = inputs.equipment.over(corpora), inputs.settings.environment.tree
     asks = {key for key in chosen.keys() & _FREE if chosen[key]["name"] not in IN_PROCESS.get(key, ())}
     node = PartNode("environment", {**chosen, **{key: _FREE[key] for key in asks}})
@@ -586,7 +586,7 @@ def _demonstrating(
 
 @contextmanager
 def of_suite(member: str) -> Iterator[None]:
-    """A ConfigError or DataError inside is that of the member; "" = there is no suite."""
+    """Prefix a ConfigError or DataError raised inside with the member's name; "" = no suite."""
     try:
         yield
     except (ConfigError, DataError) as e:
@@ -596,5 +596,5 @@ def of_suite(member: str) -> Iterator[None]:
 
 
 def versions() -> dict[str, str]:
-    """What may change the last bits."""
+    """Return the versions that may change the last bits of results."""
     return {name: version(name) for name in VERSIONS} | {"threads": str(torch.get_num_threads())}

@@ -1,4 +1,4 @@
-"""Checkpoints of a run: when one is made and of what, which of them are good, and the way back to one."""
+"""Checkpoints of a run: when one is saved, what it holds, which ones are known to be good, and how to roll back."""
 
 from __future__ import annotations
 
@@ -42,20 +42,20 @@ def _state(parts: Parts, progress: Progress) -> dict[str, Any]:
 
 
 def is_due(parts: Parts, progress: Progress) -> bool:
-    """Whether the step that comes next begins with a checkpoint, whoever stops or resumes the run in between."""
+    """Return whether the next step begins with a checkpoint; the answer is the same for a resumed run."""
     every, step = parts.run.checkpoint_every, progress.step
     return bool(every) and (step % every == 0 or progress.dev_step == step)
 
 
 def save(parts: Parts, progress: Progress, ctx: RunContext) -> None:
-    """Checkpoint at a step boundary, with no episode in flight. Raises TrainingError, having written nothing, for
-    weights or an optimizer state that are not finite."""
+    """Save a checkpoint at a step boundary, with no episode in flight. Raises TrainingError, before anything is
+    written, if weights or optimizer state are not finite."""
     began = time.monotonic()
     world, first = parts.world, parts.world.rank == 0
     ctx.at(f"the checkpoint before step {progress.step}")
     model, optimizer = parts.trainer.policy.model.state_dict(), parts.trainer.optimizer.state_tensors()
     if odd := first_non_finite({**model, **optimizer}):
-        raise TrainingError(f"step {progress.step}: {odd} is not finite; no checkpoint is made of it")
+        raise TrainingError(f"step {progress.step}: {odd} is not finite; no checkpoint is written")
     if parts.guards.can_roll_back and is_due(parts, progress):
         progress.unproven_steps = sorted({*progress.unproven_steps, progress.step})
     score = progress.dev["dev/reward"] if progress.dev_step == progress.step else None
@@ -85,13 +85,13 @@ def save(parts: Parts, progress: Progress, ctx: RunContext) -> None:
     note_seconds(parts, progress.step, {"time/checkpoint": time.monotonic() - began})
 
 
-# --- Back to the last good checkpoint: its weights and its optimizer, not its time. Steps, tasks and random numbers go
-# on, so that what went wrong is not simply done again.
+# --- Rolling back restores weights and optimizer of the last good checkpoint, but not its step: steps, tasks and random
+# numbers go on, so the failure is not simply repeated.
 
 
 def roll_back(parts: Parts, progress: Progress, reason: GuardRollback) -> dict[str, float]:
-    """Restore the last good checkpoint; returns the tags of the step that is given up for it. Raises GuardHalt, having
-    changed nothing, where there is none or run.max_rollbacks are used up; CheckpointError for one that is damaged."""
+    """Restore the last good checkpoint; returns the tags of the step that is given up. Raises GuardHalt, having changed
+    nothing, if no good checkpoint exists or run.max_rollbacks is used up; CheckpointError if it is damaged."""
     good, most = progress.good_step, parts.run.max_rollbacks
     if good is None:
         raise GuardHalt(f"{reason}. No checkpoint before it is known to be good, so the run halts here")
@@ -110,8 +110,8 @@ def roll_back(parts: Parts, progress: Progress, reason: GuardRollback) -> dict[s
 
 
 def restore(trainer: Trainer, reference: Reference | None, saved: Policy, checkpoint: LoadedCheckpoint) -> None:
-    """The live weights, the optimizer's state and the reference become those of `checkpoint`, whose weights `saved`
-    holds, in place."""
+    """Restore the live weights, optimizer state and reference from `checkpoint`, in place. saved: the policy loaded
+    from that checkpoint."""
     live, kept = (dict(policy.model.named_parameters()) for policy in (trainer.policy, saved))
     if live.keys() != kept.keys():
         raise CheckpointError(f"{checkpoint.path} holds another model; start anew in another run.dir")
@@ -123,8 +123,8 @@ def restore(trainer: Trainer, reference: Reference | None, saved: Policy, checkp
 
 
 def judge_checkpoints(parts: Parts, progress: Progress, step: int, tags: Mapping[str, float]) -> None:
-    """After `step` was closed: a checkpoint is good once a step that sampled from its weights brought no guard that
-    rolls back beyond its limit. A skipped step says nothing of the weights."""
+    """Update the good checkpoints after `step` was closed. A checkpoint is good once a step has sampled from its
+    weights without a rollback guard beyond its limit. A skipped step is no evidence about the weights."""
     if "skipped" in tags:
         return
     newest = step - parts.trainer.algorithm.max_staleness if parts.guards.is_calm else -1

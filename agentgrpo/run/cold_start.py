@@ -1,9 +1,9 @@
-"""The cold start: a published model learns from demonstrations how the episodes of its task set are written.
+"""The cold start: a published model learns the episode format of its task set from demonstrations.
 
     model folder -> [Episode] of the real environment, in the model's own format -> supervised epochs -> folder
 
-Only what a policy would have sampled is learned, all of it with the same weight, in float32. The folder is kept in the
-cache under a hash of everything that determines it.
+The loss covers exactly the tokens that a policy would have sampled, with equal weight, in float32. The folder is cached
+under a hash of everything that determines it.
 """
 
 from __future__ import annotations
@@ -41,10 +41,10 @@ def cold_started(
     progress: Progress,
     tell: Callable[[str], None],
 ) -> Path:
-    """A transformers folder with the model in `base`, trained; from the cache or made now. Call it outside of any event
-    loop. `renderer`: the format that is taught, as model.renderer names it. `seed` draws the order of training. `tell`
-    takes notes, a line each. For other arguments see WarmStart.folder. Raises DataError if no demonstration comes to
-    an answer."""
+    """Return a transformers folder with the model in `base` after the cold start, from the cache or trained now. Call
+    it outside any event loop. `renderer`: the format to teach, as model.renderer names it. `seed` draws the order of
+    training. `tell` receives notes, a line each. For other arguments see WarmStart.folder. Raises DataError if no
+    demonstration reaches an answer."""
     made_by = Path(__file__).read_text("utf-8")
     start = base.state()["sha256"]
     key = key_of(asdict(settings), made_by, start, renderer, dataset.demonstration_fingerprint, environment_key, seed)
@@ -78,12 +78,12 @@ def cold_started(
 
 
 def _answered(episodes: Sequence[Episode], tell: Callable[[str], None]) -> list[Episode]:
-    """The episodes in which the demonstrator came to an answer."""
+    """Return the episodes in which the demonstrator reached an answer. Raises DataError if none did."""
     answered = [episode for episode in episodes if episode.answer]
     if not answered:
         raise DataError(
             f"none of {len(episodes)} demonstrations found the answer of its question; they need the tool search "
-            "(tools=[search]) and a corpus that has the answers word for word, or model.cold_start.demonstrations=0"
+            "(tools=[search]) and a corpus that holds the answers verbatim, or model.cold_start.demonstrations=0"
         )
     if len(answered) < len(episodes):
         shown = f"the cold start shows {len(answered)} of {len(episodes)} questions"

@@ -1,8 +1,8 @@
 """How a run awaits: phase, stop requests and agreement between its processes, all in one call.
 
 with RunContext(world, "go on with: ...", grace_s=60, at_once=screen.close) as ctx:
-    groups = await ctx.do("the rollout of step 7", work)    what is awaited
-    ctx.at("the update of step 7")                          what every process computes by itself
+    groups = await ctx.do("the rollout of step 7", work)    awaited work
+    ctx.at("the update of step 7")                          work that every process computes by itself
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 
 
 class StopRequest:
-    """Inside the context, SIGTERM, SIGINT and, where nohup has not switched it off, SIGHUP make `unless_stopped` raise
-    Preempted. A second signal ends the process at once (exit code 130), and so does the end of `grace_s` seconds (75):
-    every file on disk is valid at any instant, so only what came after the last checkpoint is done again. Before such
-    an end `at_once` is called, and a line on stderr says why it comes and how to go on.
+    """A context manager inside which SIGTERM, SIGINT and (unless nohup ignores it) SIGHUP make `unless_stopped` raise
+    Preempted. The process ends at once after a second signal (exit code 130) or `grace_s` seconds after the first (75).
+    Every file on disk is valid at any instant, so only the work since the last checkpoint is repeated. Before ending at
+    once it calls `at_once` and prints the reason and how to go on to stderr.
 
-    It is the `Stop` of a ProcessGroup: `request` comes from another process that got the signal, `fail` where one is
-    lost."""
+    It implements the `Stop` of a ProcessGroup: `request` passes on a signal that another process received, `fail`
+    reports a lost process."""
 
     def __init__(self, how_to_go_on: str, *, grace_s: float, at_once: Callable[[], None]) -> None:
         self._at_once = at_once
@@ -48,30 +48,30 @@ class StopRequest:
         self._asked_at = 0.0
 
     def refuse_to_go_on(self) -> None:
-        """Raise Preempted when a stop was requested."""
+        """Raise Preempted if a stop was requested."""
         if self._error is not None:
             raise self._error
         if self.signal_name:
             raise Preempted(f"stopped by {self.signal_name}; {self._how_to_go_on}")
 
     def request(self, signal_name: str) -> None:
-        """Stop as if the signal had come to this process."""
+        """Stop as if this process had received the signal."""
         if not self.signal_name:
             self.signal_name, self._asked_at = signal_name, time.monotonic()
         self._wake()
 
     def fail(self, error: Exception) -> None:
-        """From now on `unless_stopped` raises `error`."""
+        """Make `unless_stopped` raise `error` from now on."""
         self._error = error
         self._wake()
 
     def _wake(self) -> None:
-        with suppress(RuntimeError):  # the loop is closed: nobody waits any more
+        with suppress(RuntimeError):  # the loop is closed, so no task is waiting
             self._loop.call_soon_threadsafe(self._event.set)
 
     async def unless_stopped(self, work: Coroutine[Any, Any, T], *, share: float = 0.0) -> T:
-        """The result of `work`. When a signal comes first, `work` is cancelled, waited for, and Preempted is raised.
-        share: of the grace_s seconds after a signal, within which `work` may still be done."""
+        """Return the result of `work`. If a signal comes first, cancel `work`, wait for it and raise Preempted. share:
+        the part of the grace_s seconds after a signal in which `work` may still finish."""
         running, stopped = asyncio.ensure_future(work), asyncio.ensure_future(self._event.wait())
         try:
             await asyncio.wait((running, stopped), return_when=asyncio.FIRST_COMPLETED)
@@ -87,7 +87,7 @@ class StopRequest:
             await asyncio.gather(running, stopped, return_exceptions=True)
 
     def _on_signal(self, number: int, frame: FrameType | None) -> None:
-        # signal.signal and not the loop's own handlers: an update does not yield to the loop, a person must not wait
+        # signal.signal rather than the loop's handlers: an update never yields to the loop, and users must not wait
         self._num_signals += 1
         if self._num_signals > 1:
             self._end(INTERRUPTED, f"and {signal.Signals(number).name} came again")
@@ -116,8 +116,8 @@ class StopRequest:
 
 
 class RunContext:
-    """A context manager around the work of a run, inside which signals are heeded; and the only way in which the run
-    awaits what its other processes await too. Every process makes the same calls, in the same order.
+    """A context manager around the work of a run, inside which signals are handled. It is the only way to await work
+    that the other processes await too: every process makes the same calls in the same order.
     how_to_go_on, grace_s, at_once: see StopRequest."""
 
     def __init__(self, world: ProcessGroup, how_to_go_on: str, *, grace_s: float, at_once: Callable[[], None]) -> None:
@@ -135,11 +135,11 @@ class RunContext:
         self._stop.__exit__(kind, error, trace)
 
     async def do(self, phase: str, work: Coroutine[Any, Any, T], *, share: float = 0.0) -> T:
-        """The result of `work`, known to the others as `phase`; what one process raises, all raise. When one of them is
-        asked to stop, `work` is given up on all, waited for, and Preempted is raised. share: of the grace_s seconds
-        after the signal, within which `work` may still be done; 1 = it is never given up.
+        """Return the result of `work`, which the other processes know as `phase`; an error in one process is raised in
+        all. If one process is asked to stop, all cancel `work`, wait for it and raise Preempted. share: the part of the
+        grace_s seconds after the signal in which `work` may still finish; 1 = `work` is never cancelled.
 
-        Inside `work` the event loop may wait for nothing of the other processes but `process_group.share`."""
+        Inside `work`, `process_group.share` is the only allowed way to wait for other processes."""
         self.at(phase)
         value, error = None, None
         try:
@@ -155,10 +155,10 @@ class RunContext:
         return agree(self._world, outcome)
 
     def at(self, phase: str) -> None:
-        """What follows is computed by every process without awaiting, and known to the others as `phase`."""
+        """Announce as `phase` the work that every process now computes without awaiting."""
         self._world.phase = phase
 
     def stop_if_asked(self, phase: str) -> None:
-        """Raise Preempted on all processes when one of them was asked to stop."""
+        """Raise Preempted in all processes if one of them was asked to stop."""
         self.at(phase)
         agree(self._world, self._stop.refuse_to_go_on)

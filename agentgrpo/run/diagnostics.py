@@ -1,13 +1,13 @@
-"""What a run that seems to hang is at, asked from outside or by itself, without disturbing it.
+"""Reports on a run that seems to hang, at a signal or by its watchdog, without disturbing the run.
 
     kill -USR1 PID   every task of the event loop: its stack and what it waits for
     kill -USR2 PID   the stack of every thread
-    run.watchdog_s   both, when one step takes longer than that, and again each time as long has passed
+    run.watchdog_s   both, when a step takes longer than that, and again each time as long has passed
 
-All of it is appended to <run>/diagnostics/<pid>.txt, and a line on the screen says so. Nothing here stops, skips or
-changes anything: a run that is asked computes the same bits as one that is not. Hence the stacks are read by the
-interpreter and not by faulthandler, which walks those of running threads without a lock and now and then ends the
-process. A signal is answered when the main thread is back from compiled code, the watchdog's report also before.
+Each report is appended to <run>/diagnostics/<pid>.txt and announced in a line on the screen. Nothing here stops, skips
+or changes anything: a run with reports computes the same bits as one without. Hence the stacks are read in Python and
+not by faulthandler, which walks the stacks of running threads without a lock and can crash the process. A signal is
+answered once the main thread returns from compiled code; the watchdog's report does not wait for that.
 """
 
 from __future__ import annotations
@@ -35,20 +35,20 @@ from typing import Any, Protocol
 import agentgrpo
 from agentgrpo.core.errors import ConfigError, line_of
 
-# --- Every task of an event loop as text: what it is in the middle of, frame by frame, and what that waits for.
+# --- Every task of an event loop as text: its current line, frame by frame, and the awaitable at the end of the chain.
 #
-# Reading only, from any thread: nothing is awaited, called or changed. Seen from another thread a task may move on
-# while it is read; what it says is then of two instants.
+# Read-only, from any thread: nothing is awaited, called or changed. A task may move on while another thread reads
+# it; its report then mixes two instants.
 
 MAX_NAMES = 20
-"""Tasks that are named where many are at the same place."""
+"""Most names to list for tasks at the same place."""
 _KINDS = (("cr_frame", "cr_await"), ("gi_frame", "gi_yieldfrom"), ("ag_frame", "ag_await"))
 """Frame and successor of a coroutine, a generator, an asynchronous generator."""
 
 
 def describe_tasks(loop: asyncio.AbstractEventLoop, running: FrameType | None) -> str:
-    """Every task that is not done, those at the same place together. running: the frame that the loop's thread is in,
-    which is that of the task under way, if one is."""
+    """Describe every unfinished task, grouped by place. running: the frame that the loop's thread is in, which belongs
+    to the running task, if there is one."""
     current = asyncio.current_task(loop)
     places: dict[str, list[str]] = {}
     for task in sorted(asyncio.all_tasks(loop), key=_order):
@@ -61,19 +61,19 @@ def describe_tasks(loop: asyncio.AbstractEventLoop, running: FrameType | None) -
 
 
 def place(frame: FrameType) -> str:
-    """file:line function."""
+    """Format a frame as "file:line function"."""
     return f"{_short(frame.f_code.co_filename)}:{frame.f_lineno} {frame.f_code.co_qualname}"
 
 
 def frames(innermost: FrameType | None) -> Iterator[FrameType]:
-    """From the innermost outwards."""
+    """Yield frames from the innermost outwards."""
     while innermost is not None:
         yield innermost
         innermost = innermost.f_back
 
 
 def _order(task: asyncio.Task[Any]) -> tuple[str, int]:
-    """Task-9 before Task-10."""
+    """Sort key that puts Task-9 before Task-10."""
     text, number = re.fullmatch(r"(.*?)(\d*)", task.get_name(), re.DOTALL).groups()  # type: ignore[union-attr]
     return text, int(number or 0)
 
@@ -85,12 +85,12 @@ def _named(names: list[str]) -> str:
 
 
 def _stack(innermost: FrameType | None) -> list[str]:
-    """Outermost first, as a traceback is."""
+    """Format the stack, outermost frame first, like a traceback."""
     return [_line(frame) for frame in reversed(list(frames(innermost)))]
 
 
 def _chain(task: asyncio.Task[Any]) -> Iterator[str]:
-    """The coroutine of a task, what it awaits, what that awaits, ..."""
+    """Format the frames of a task's coroutine, of what it awaits, and so on."""
     link: object = task.get_coro()
     while link is not None:
         link, frame = _next(link)
@@ -106,7 +106,7 @@ def _next(link: object) -> tuple[object, FrameType | None]:
 
 
 def _awaited(task: asyncio.Task[Any]) -> str:
-    """What the innermost of them waits for; asyncio keeps it in a private place."""
+    """Describe what the task's innermost coroutine waits for; asyncio keeps it in a private attribute."""
     awaited = getattr(task, "_fut_waiter", None)
     if awaited is None:
         return "ready to run"
@@ -124,26 +124,26 @@ def _line(frame: FrameType) -> str:
 
 
 def _short(path: str) -> str:
-    """Relative to what it was imported from, near enough to find it."""
+    """Shorten a path to its last three parts, enough to find the file."""
     return str(Path(*Path(path).parts[-3:]))
 
 
-# --- How late an event loop is: the seconds by which its timers miss their time.
+# --- Lag of an event loop: the seconds by which its timers are late.
 #
-# Whatever computes or waits on the loop's own thread without awaiting (a tool that calls time.sleep) makes everybody
-# else wait just as long. Measured while the loop has nothing better to do than to serve a rollout: an update that holds
-# it up is no fault. So are the engine's forwards none, nor the answers to signals; they count, but nobody is blamed for
-# them. Nor is anybody for the time in which the thread was ready and other processes had the processors.
+# Code that computes or blocks on the loop's own thread without awaiting (a tool that calls time.sleep) delays every
+# other task by the same time. Lag is measured only while the loop serves a rollout: an update may block it. Lag caused
+# by the engine's forward passes or by answers to signals is measured too, but nobody is blamed for it. The same holds
+# for time in which the thread was ready but other processes had the processors.
 
 PERIOD_S = 0.05
-"""Between two timers."""
+"""Seconds between two timers."""
 _PACKAGE = Path(agentgrpo.__file__).parent
 _BLAMELESS = tuple(f"{_PACKAGE}/{path}" for path in ("engines/", "run/diagnostics.py"))
 _LIBRARIES = tuple(sysconfig.get_paths()[name] for name in ("stdlib", "platstdlib", "purelib", "platlib"))
 
 
 class _Span:
-    """One span of measuring, of one loop."""
+    """A measuring span of a loop."""
 
     def __init__(self, label: str) -> None:
         self.label = label
@@ -154,16 +154,16 @@ class _Span:
     def await_timer(self, due: float) -> None:
         self.due, self._waited = due, _waited_s(self._native)
         self.culprit: str | None = None
-        """Who was seen to have the loop when it was late; "" = nobody to blame."""
+        """Task seen on the loop while the timer was late; None = not looked yet, "" = nobody to blame."""
 
     def held_up_s(self) -> float:
-        """How late the timer is, without the time in which the thread waited for a processor."""
+        """Return how late the timer is, without the time in which the thread waited for a processor."""
         return time.monotonic() - self.due - (_waited_s(self._native) - self._waited)
 
 
 class LoopLag:
-    """`measured` is entered on the loop; `look` is called again and again by another thread. say: told once, of the
-    first lag above `max_s` that somebody is to blame for; null = never."""
+    """Measure the lag of an event loop: `measured` is entered on the loop, and another thread calls `look` repeatedly.
+    say: called once, for the first lag above `max_s` that has a culprit; max_s=None = never."""
 
     def __init__(self, *, max_s: float | None, say: Callable[[str], None]) -> None:
         self._max_s, self._say = max_s, say
@@ -174,7 +174,7 @@ class LoopLag:
 
     @property
     def patience(self) -> float | None:
-        """Seconds until the next `look` at most; null = any number."""
+        """Seconds until the next `look` at most; None = no limit."""
         return None if self._span is None or self._max_s is None else self._max_s / 4
 
     @contextmanager
@@ -188,7 +188,7 @@ class LoopLag:
             self._span = None
 
     def look(self) -> None:
-        """Where the loop is late: see who has it."""
+        """If the loop is late, find out which task holds it."""
         span = self._span
         if span is None or self._max_s is None or span.culprit is not None:
             return
@@ -196,7 +196,7 @@ class LoopLag:
             span.culprit = _culprit(span)
 
     def lap(self) -> dict[str, float]:
-        """time/loop_lag/p50, p99 and max, in seconds, since the last lap; nothing where nothing was measured."""
+        """Return time/loop_lag/p50, p99 and max, in seconds, since the last lap; empty if nothing was measured."""
         lags, self._lags = sorted(self._lags), []
         return {
             f"time/loop_lag/{name}": lags[math.ceil(share * len(lags)) - 1]
@@ -219,8 +219,8 @@ class LoopLag:
 
 
 def _waited_s(thread: int) -> float:
-    """Seconds, so far, in which a thread of this process was ready and had no processor; 0 where the system does not
-    say. thread: its native id."""
+    """Return the seconds in which a thread was ready but had no processor, so far; 0 if the system does not report it.
+    thread: its native id."""
     try:
         return int(Path(f"/proc/self/task/{thread}/schedstat").read_text().split()[1]) / 1e9
     except (OSError, IndexError, ValueError):
@@ -228,7 +228,7 @@ def _waited_s(thread: int) -> float:
 
 
 def _culprit(span: _Span) -> str:
-    """The task that has the loop's thread, and the line of it that is nobody's library."""
+    """Return the task that holds the loop's thread, and its innermost line outside libraries; "" = no one to blame."""
     task = asyncio.current_task(span.loop)
     frame = sys._current_frames().get(span.thread)
     if task is None or frame is None or any(f.f_code.co_filename.startswith(_BLAMELESS) for f in frames(frame)):
@@ -243,18 +243,18 @@ _WAKE, _END = "", "\0"
 
 
 class Watch(Protocol):
-    """What a training run tells of itself."""
+    """Reports of a training run to its diagnostics."""
 
     def step(self, label: str) -> AbstractContextManager[None]:
-        """Inside, the watchdog is awake."""
+        """Return a context in which the watchdog is active."""
         ...
 
     def responsive(self, label: str) -> AbstractContextManager[None]:
-        """Inside, the event loop is expected to take its turns; entered on it."""
+        """Return a context, to be entered on the event loop, in which the loop must stay responsive."""
         ...
 
     def lap(self) -> dict[str, float]:
-        """Clocks of the event loop's lag since the last lap."""
+        """Return clocks of the event loop's lag since the last lap."""
         ...
 
 
@@ -277,10 +277,10 @@ class _Step:
 
 
 class Diagnostics:
-    """A context manager for the main thread; on leaving, the signals' former handlers are back. Signals reach this
-    process alone: one that it forks has the former handlers, and a program that it starts the system's.
+    """A context manager for the main thread; leaving it restores the signals' former handlers. The handlers serve this
+    process alone: a forked child has the former handlers, and a program that it starts has the system's.
 
-    say: prints a line; called from a thread of its own."""
+    say: prints a line; called from a separate thread."""
 
     def __init__(
         self, run_dir: Path, *, watchdog_s: float | None, max_loop_lag_s: float | None, say: Callable[[str], None]
@@ -313,7 +313,7 @@ class Diagnostics:
         self._thread.join()
 
     def uninstall(self) -> None:
-        """The former handlers are back."""
+        """Restore the former signal handlers."""
         for number, handler in self._before.items():
             signal.signal(number, signal.SIG_DFL if handler is None else handler)
 
@@ -348,7 +348,7 @@ class Diagnostics:
             text = "no event loop is running\n" if loop is None else describe_tasks(loop, frame)
             self._append(f"SIGUSR1, {text}")
             self._tell(f"SIGUSR1: the tasks of the event loop are in {self.path}")
-        except Exception as e:  # whatever it is, it is not the run's concern
+        except Exception as e:  # no error here may end the run
             self._tell(f"SIGUSR1: the tasks cannot be written down: {line_of(e)}")
         finally:
             self._is_describing = False
@@ -361,14 +361,14 @@ class Diagnostics:
             self._tell(f"SIGUSR2: the stacks cannot be written down: {line_of(e)}")
 
     def _append(self, text: str) -> None:
-        """The file is made for the first answer: a process that is killed unasked leaves none."""
+        """Append a report. The first report creates the file, so most runs have none."""
         at = datetime.now(UTC).isoformat(timespec="seconds")
         self.path.parent.mkdir(exist_ok=True)
         with self.path.open("ab", buffering=0) as file:
             file.write(f"=== {at}, {text}\n".encode("utf-8", "replace"))
 
     def _tell(self, line: str) -> None:
-        """From any thread and any handler: where that was interrupted while printing, it must not print."""
+        """Queue a line from any thread or signal handler: a handler may have interrupted a print, so must not print."""
         self._lines.put(line)
 
     def _run(self) -> None:
@@ -405,7 +405,7 @@ class Diagnostics:
 
 
 def describe_threads(main: FrameType | None) -> str:
-    """The stack of every thread, innermost frame last. main: where the main thread is, a signal handler not counted."""
+    """Describe the stack of every thread, innermost frame last. main: the main thread's frame below the handler."""
     frames = sys._current_frames()
     names = {thread.ident: thread.name for thread in threading.enumerate()}
     main_ident = threading.main_thread().ident

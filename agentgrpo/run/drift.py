@@ -1,4 +1,4 @@
-"""May this run go on from that checkpoint? Compares what determines the results, key by key. It loads no model."""
+"""Whether a run may go on from a checkpoint: compares all keys that determine results. It loads no model."""
 
 from __future__ import annotations
 
@@ -35,16 +35,16 @@ SOFT = (
     "hardware.process_timeout_s",
     "run.profile",
 )
-"""Keys that may change between stop and resume: they decide how a run is watched and kept, not what it computes
-(max_steps lengthens the learning-rate schedule, so a run that was extended is told so)."""
+"""Keys that may change between stop and resume: they decide how a run is watched and kept, not what it computes.
+(max_steps lengthens the learning-rate schedule, so a note reports the change.)"""
 SOFT_GROUPS = ("guards.", "cassette.", "budget.per_step.", "budget.per_run.", "reward.feedback.")
-"""Keys that begin like this, too: a run that a guard or a limit has ended goes on once it is told otherwise, and people
-say more of episodes when they have seen them. Not those
-of an episode, which the policy meets, nor prices, which policies are compared by."""
+"""Prefixes of further keys that may change: a run that a guard or limit has ended goes on with other limits, and people
+give more feedback on episodes after they have seen them. Limits of an episode are not among them, as the policy
+notices them, nor are prices, which policies are compared by."""
 
 
 def _is_newer(key: str, before: Mapping[str, Any], now: Mapping[str, Any]) -> bool:
-    """Whether the run is older than a group of settings, and the key says that there is none of it."""
+    """Return whether `key` belongs to a settings group newer than the saved run, and switches that group off."""
     if key in before:
         return False
     is_none = key in ("counterfactual.name", "demonstrations.name") and now[key] == "none"
@@ -56,8 +56,8 @@ def refuse_drift(saved: Mapping[str, Any], current: Mapping[str, Any]) -> list[s
     """Compare two `fixed_state`s: {"config": nested, "fingerprints": {name: hash}, "files"?: {name: hash}, "versions":
     {name: version}}.
 
-    Raises CheckpointError (exit 4) when a key that determines results differs. Returns a line for every difference that
-    is allowed: versions and thread counts may change the last bits, soft keys change nothing that was computed.
+    Raises CheckpointError (exit 4) if a key that determines results differs. Returns one line for each allowed
+    difference: versions and thread counts may change the last bits, soft keys do not change results.
     """
     notes = refuse_other_settings(saved["config"], current["config"])
     data, now_data = saved["fingerprints"], current["fingerprints"]
@@ -76,7 +76,7 @@ def refuse_drift(saved: Mapping[str, Any], current: Mapping[str, Any]) -> list[s
 
 
 def files_of(config: Mapping[str, Any]) -> dict[str, str]:
-    """The files of a run's tasks, each as "task.KEY=PATH" -> a hash of its bytes."""
+    """Return the files that the run's tasks read, each as "task.KEY=PATH" -> a hash of its bytes."""
     named = {
         f"{key}={value}": Path(value).expanduser()
         for key, value in flatten(config).items()
@@ -91,7 +91,7 @@ def _digest(path: Path) -> str:
 
 
 def refuse_other_settings(saved: Mapping[str, Any], current: Mapping[str, Any]) -> list[str]:
-    """The part of `refuse_drift` that needs nothing to be built: of two configurations."""
+    """Compare two configurations: the part of `refuse_drift` that needs nothing built. Raises CheckpointError."""
     before, now = flatten(saved), flatten(current)
     hard: list[str] = []
     notes: list[str] = []

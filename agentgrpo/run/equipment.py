@@ -1,7 +1,7 @@
-"""The equipment: what an environment works with, built from the configuration as far as it and its tools ask for it.
+"""The equipment: the retrievers and tools that the environment asks for, built from the configuration.
 
-environment asks for retrievers, or a tool does --> retriever over the corpora
-environment asks for tools ------------------------> tools by the names that the policy calls them by, workspaces
+environment or one of its tools asks for retrievers --> retriever over the corpora
+environment asks for tools --------------------------> tools by the names that the policy calls them by, workspaces
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ from agentgrpo.tools.workspace import Workspaces
 
 Corpora = Mapping[str, Sequence[Passage]]
 PAGES = "pages"
-"""Name of the corpus that is fetched and not searched."""
+"""Name of the corpus whose pages are fetched and not searched."""
 _NO_COUNTERFACTUAL = {"name": "none"}
 
 
 def build_part(node: PartNode, meter: Meter | None, /, **injected: Any) -> Any:
-    """The node's part, with all that asks services behind the meter, where there is one."""
+    """Build the node's part; with a meter, calls to services go through it."""
     if meter is None:
         return node.build(**injected)
 
@@ -44,8 +44,8 @@ def build_part(node: PartNode, meter: Meter | None, /, **injected: Any) -> Any:
 
 
 class Equipment:
-    """Of one configuration, over one set of corpora, and for some tasks over another. meter: what its retrievers are
-    behind. counterfactual: what they are behind beside that, but for demonstrations."""
+    """Retrievers and tools of a configuration, over its corpora; some tasks may have other corpora. meter: meters the
+    retrievers' calls. counterfactual: wraps the retrievers as well, except for demonstrations."""
 
     def __init__(
         self,
@@ -55,8 +55,8 @@ class Equipment:
         counterfactual: Counterfactual | None = None,
         training: tuple[frozenset[str], Corpora] | None = None,
     ) -> None:
-        """training: ids of the tasks that have corpora of their own, and these (tasks.base.HeldOutDataset). Raises
-        ConfigError, for two tools of one name too, and for tools that the environment would not offer."""
+        """training: ids of the tasks that have separate corpora, and these corpora (tasks.base.HeldOutDataset). Raises
+        ConfigError, also for two tools of one name and for tools that the environment would not offer."""
         self._config, self._meter = config, meter
         self._corpora = corpora
         if config["tools"] and not self._has_tools:
@@ -75,8 +75,8 @@ class Equipment:
         by_name(self._parts)  # names that clash are an error of construction
 
     def over(self, corpora: Corpora) -> Mapping[str, Any]:
-        """What `for_environment` is, over corpora of their own, which no server has; tools that search nothing stay the
-        same. For demonstrations: nobody closes it."""
+        """Return `for_environment` over other corpora, always in process; tools that search nothing are shared. For
+        demonstrations: the caller need not close it."""
         node = self._config["retriever"]
         node = {k: v for k, v in node.items() if k != "web"} if node["name"] == "embedded" else {"name": "embedded"}
         retrievers = self._retrievers(node, corpora)
@@ -85,14 +85,14 @@ class Equipment:
 
     @property
     def for_environment(self) -> Mapping[str, Any]:
-        """Arguments of an environment factory's constructor."""
+        """Arguments for an environment factory's constructor."""
         injected = self._injected(self.retrievers, self._parts, self._corpora, self._config["retriever"])
         return {**injected, "training_retrievers": self._training}
 
     @property
     def fingerprints(self) -> Mapping[str, str]:
-        """Of what the policy is told of its tools, which a server may change between two runs, and of what is done to
-        that which is found; empty without either."""
+        """Hashes of the tool descriptions shown to the policy, which a server may change between two runs, and of the
+        counterfactual; empty without either."""
         specs = [tool.spec for tool in by_name(self._parts).values()]
         told = json.dumps([[s.name, s.description, s.parameters] for s in specs], default=repr)
         found = {"tools": sha256(told.encode()).hexdigest()} if specs else {}
@@ -101,7 +101,7 @@ class Equipment:
 
     @property
     def notes(self) -> Sequence[str]:
-        """What a user may not have meant, a line each."""
+        """Warnings about settings that may be unintended, one line each."""
         environment = self._config["environment"]
         is_meant = environment.get("max_turns") == 1 or user_code({"environment": environment})
         if not self._has_tools or self._parts or is_meant:
@@ -110,7 +110,7 @@ class Equipment:
 
     @property
     def closing(self) -> tuple[Closing, ...]:
-        """What is to be closed at the end of the run."""
+        """Parts to close at the end of the run."""
         workspaces = () if self.workspaces is None else (self.workspaces,)
         training = () if self._training is None else self._training.retrievers.values()
         return (*self.retrievers.values(), *training, *self._parts.values(), *workspaces)
@@ -122,7 +122,7 @@ class Equipment:
         corpora: Corpora,
         retriever: Mapping[str, Any],
     ) -> Mapping[str, Any]:
-        """`corpora` are all that can be found, or nothing where a server may find more."""
+        """corpora: passed on if they are all that can be found; empty if a server may find more."""
         known = retriever["name"] == "embedded" and (retriever.get("web") or {"name": "none"})["name"] == "none"
         return {
             "retrievers": retrievers,
@@ -152,7 +152,7 @@ class Equipment:
     def _retrievers(
         self, node: Mapping[str, Any], corpora: Corpora, counterfactual: Counterfactual | None = None
     ) -> Mapping[str, Retriever]:
-        """None of them where nobody asks for any."""
+        """Build the retrievers; empty if neither the environment nor a tool asks for them. Raises ConfigError."""
         asked = self._asks_for("retrievers")
         if asked and not corpora and node["name"] == "embedded":
             who = [f"tools.{key}" for key in self._nodes if self._searches(key)] or ["the environment"]
@@ -175,8 +175,7 @@ class Equipment:
 
 
 class SuiteEquipment(Equipment):
-    """What the members of a suite have, as far as it is asked of all of them at once: each environment is built with
-    its own member's."""
+    """The common equipment of a suite; each environment is built with its own member's equipment."""
 
     def __init__(self, members: Mapping[str, Equipment]) -> None:
         self._members = members
@@ -199,7 +198,7 @@ def _searched(corpora: Corpora) -> Corpora:
 
 
 def _refuse_pages(config: Mapping[str, Any], retrievers: Mapping[str, Retriever]) -> None:
-    """Raise ConfigError where a counterfactual would change nothing, or pages would show what it withholds."""
+    """Raise ConfigError if a counterfactual would have no effect, or fetched pages would show what it withholds."""
     name = config["counterfactual"]["name"]
     if not retrievers:
         raise ConfigError(f"counterfactual={name}, and nothing searches here; use counterfactual=none")
@@ -210,7 +209,8 @@ def _refuse_pages(config: Mapping[str, Any], retrievers: Mapping[str, Retriever]
 
 
 def by_name(parts: Mapping[str, Tool | Toolset]) -> dict[str, Tool]:
-    """Every tool of `parts` by its own name. Raises ConfigError for two of one name, and for what is no tool."""
+    """Return every tool of `parts` by its own name. Raises ConfigError for duplicate names and for parts that are not
+    tools."""
     found: dict[str, Tool] = {}
     brought: dict[str, str] = {}
     for key, part in parts.items():

@@ -1,4 +1,4 @@
-"""Evaluation on held-out tasks: one policy to a scorecard, two scorecards to a comparison."""
+"""Evaluation on held-out tasks: a scorecard for each policy, and a comparison of two scorecards."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class Verdict(StrEnum):
 
     @property
     def exit_code(self) -> int:
-        """What `agentgrpo eval --gate` exits with."""
+        """The exit code of `agentgrpo eval --gate`."""
         return {"PASS": 0, "FAIL": 9, "INCONCLUSIVE": 10}[self.value]
 
 
@@ -52,9 +52,10 @@ def paired_difference(
     level: float = 0.95,
     strata: Sequence[str] | None = None,
 ) -> tuple[float, float, float]:
-    """(mean, low, high) of trained − baseline over tasks, with the percentile interval of a bootstrap over tasks (Efron
-    & Tibshirani 1993, ch. 13), which holds `level` of the draws. Rows pair up by position. strata: of each task; then
-    it is the mean of the means of all strata, each drawn from by itself. Raises ValueError for unequal or no rows."""
+    """Return (mean, low, high) of trained − baseline over tasks. The interval is the percentile interval of a bootstrap
+    over tasks (Efron & Tibshirani 1993, ch. 13) and holds `level` of the draws. Rows pair up by position. strata: the
+    stratum of each task; the mean is then over the strata's means, and each is resampled by itself. Raises ValueError
+    for unequal or no rows."""
     if len(baseline) != len(trained) or not baseline:
         raise ValueError(
             f"a paired difference needs equally many tasks on both sides, got {len(baseline)} and {len(trained)}"
@@ -81,16 +82,16 @@ def verdict(
     """PASS iff the trained policy is better by `criterion`, beyond noise, and quality means something.
 
         quality   `quality` is higher
-        thrift    `spending` is lower and `quality` is not
-        cost      the same of what the calls cost
-        pareto    `quality` is higher or `spending` lower, and the other one not worse
+        thrift    `spending` is lower and `quality` is not lower
+        cost      like thrift, for the cost of calls
+        pareto    `quality` is higher or `spending` lower, and the other is not worse
 
-    FAIL iff one that the criterion looks at is worse beyond noise: quality in all of them, and what is spent in all but
-    the first. `difference` maps a metric, such as those two, to (mean, low, high) of trained − baseline; not lower =
-    low is at least -margin. `discrimination` is (mean, low, high) of the trained policy's quality minus the grade the
-    same judge gives its answers against *other* tasks' references: a judge that likes everything, or a policy that is
-    never right, cannot pass whatever it saves. None where no judge graded the quality. `fell`: kinds of task whose
-    quality fell beyond noise; with any of them nothing passes.
+    FAIL iff a watched metric is worse beyond noise: quality for every criterion, and spending (or cost) for all but
+    `quality`. `difference` maps a metric to (mean, low, high) of trained − baseline; not lower = low is at least
+    -margin. `discrimination` is (mean, low, high) of the trained policy's quality minus the grade that the same judge
+    gives its answers against *other* tasks' references: with a judge that likes everything, or a policy that is never
+    right, no saving can pass. It is None if no judge graded the quality. `fell`: kinds of task whose quality fell
+    beyond noise; if there are any, nothing passes.
     """
     watched = "cost" if criterion == "cost" else spending
     _, spent_low, spent_high = (0.0, 0.0, 0.0) if criterion == "quality" else difference[watched]
@@ -121,7 +122,7 @@ def verdict(
 
 
 def pass_at_k(correct: int, samples: int, k: int) -> float:
-    """Unbiased pass@k from `correct` right answers among `samples` (Chen et al. 2021, arXiv 2107.03374, eq. 1)."""
+    """Return unbiased pass@k for `correct` right answers in `samples` (Chen et al. 2021, arXiv 2107.03374, eq. 1)."""
     if not 0 <= correct <= samples or not 1 <= k <= samples:
         raise ValueError(f"pass@k needs 0 <= correct <= samples and 1 <= k <= samples, got {correct}, {samples}, {k}")
     return (
@@ -131,28 +132,28 @@ def pass_at_k(correct: int, samples: int, k: int) -> float:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scorecard:
-    """One policy over a list of tasks: every metric's value per task (mean over its samples), paired by position."""
+    """One policy's results over a list of tasks: each metric's value per task (mean over samples), by position."""
 
     task_ids: tuple[str, ...]
     kinds: tuple[str, ...]
     metrics: Mapping[str, tuple[float, ...]]
     mismatched: tuple[float, ...]
-    """What the judge gives the same answers against another task's references: its false-positive level."""
+    """Grades of the same answers against another task's references: the judge's false-positive level."""
     failed: tuple[str, ...]
-    """Ids of tasks of which an episode could not be run or judged. Their values are not results: see `without`."""
+    """Ids of tasks with an episode that could not be run or judged. Their values are not results: see `without`."""
     pass_at_k: Mapping[str, float]
     sources: tuple[str, ...] = ()
-    """Task.data_source of each; () in a card of an older version."""
+    """Task.data_source of each task; () in a card of an older version."""
     ratio_parts: Mapping[str, tuple[float, ...]] = field(default_factory=dict)
-    """Of Figures.ratios, per task as `metrics` are; 0.0 for a task whose episodes do not have it."""
+    """Numerators and denominators for Figures.ratios, per task like `metrics`; 0.0 if the task's episodes lack them."""
     evidence: tuple[JudgedEvidence, ...] = ()
-    """Of every episode that an evidence judge can be measured by."""
+    """Records of all episodes by which an evidence judge can be measured."""
     members: Mapping[str, Scorecard] = field(default_factory=dict)
-    """Of a suite: the card of each, of which this one has what all have in common; its kinds are their names."""
+    """For a suite: each member's card. The suite's card holds the metrics common to all; its kinds are member names."""
 
     @classmethod
     def of_suite(cls, members: Mapping[str, Scorecard], figures: Figures) -> Scorecard:
-        """figures: of the suite."""
+        """Combine the members' cards. figures: the suite's."""
         shared = [figures.shared(name, card.metrics) for name, card in members.items()]
         cards = list(members.values())
         return cls(
@@ -168,7 +169,7 @@ class Scorecard:
 
     @property
     def strata(self) -> Sequence[str] | None:
-        """Of a suite, whose mean is that of the means of all members."""
+        """Member of each task in a suite, whose mean is the mean of the members' means; else None."""
         return self.kinds if self.members else None
 
     def means(self) -> dict[str, float]:
@@ -181,7 +182,7 @@ class Scorecard:
         return self._means_where(self.kinds, kind)
 
     def by_source(self) -> dict[str, dict[str, float]]:
-        """Means of the tasks of each data source; {} where all are of one."""
+        """Return the means over the tasks of each data source; empty for a single source."""
         sources = sorted({source for source in self.sources if source})
         return {source: self._means_where(self.sources, source) for source in sources} if len(sources) > 1 else {}
 
@@ -190,18 +191,18 @@ class Scorecard:
         return {name: fmean(values[i] for i in rows) for name, values in self.metrics.items()}
 
     def shares(self, figures: Figures, kind: str | None = None) -> dict[str, dict[str, float]]:
-        """Figures.ratios, of all tasks or of those of one kind."""
+        """Return the shares of Figures.ratios, over all tasks or those of one kind."""
         rows = [i for i, k in enumerate(self.kinds) if kind is None or k == kind]
         return figures.shares({name: fmean(values[i] for i in rows) for name, values in self.ratio_parts.items()})
 
     def without(self, failed: Collection[str]) -> Scorecard:
-        """The same without these tasks: an outage must look neither like a mistake nor like frugality. (pass@k keeps
-        them in its denominator.) Raises DataError when fewer than two are left."""
+        """Return the card without these tasks: an outage must look neither like a mistake nor like frugality. (pass@k
+        keeps them in its denominator.) Raises DataError if fewer than two tasks are left."""
         rows = [i for i, task_id in enumerate(self.task_ids) if task_id not in failed]
         if len(rows) < 2:
             raise DataError(
                 f"{len(failed)} of {len(self.task_ids)} tasks of an evaluation failed for infrastructure reasons, and "
-                "two are needed; a note before says why. Repair that, or raise run.eval.tasks"
+                "two are needed; see the earlier note for the cause. Repair it, or raise run.eval.tasks"
             )
         return replace(
             self,
@@ -237,7 +238,7 @@ class Scorecard:
 async def _mismatched(
     judge: AnswerJudge, groups: Sequence[ScoredGroup], world: ProcessGroup
 ) -> tuple[list[float], set[str]]:
-    """The answer of task i graded against the references of the task half a list away; tasks the judge failed on."""
+    """Grade answer i against the references of the task half a list away; also return the tasks the judge failed on."""
     others = [groups[(i + max(1, len(groups) // 2)) % len(groups)].group.task for i in range(len(groups))]
     answers = [group.group.episodes[0].answer for group in groups]
 
@@ -246,7 +247,7 @@ async def _mismatched(
         for other, answer in pairs:
             try:
                 found.append((await judge.grade(other, [answer]))[0].score if answer else 0.0)
-            except EpisodeError as e:  # without references there is nothing to be mistaken for
+            except EpisodeError as e:  # a task without references cannot be matched by mistake
                 found.append(0.0 if e.kind == "no_reference" else None)
         return found
 
@@ -270,10 +271,10 @@ async def evaluate(
     world: ProcessGroup | None = None,
     on_episode: Callable[[], object] = lambda: None,
 ) -> tuple[Scorecard, list[ScoredGroup]]:
-    """Every task `samples_per_task` times. `stream` seeds the sampling, so equal streams pair up. prices: of calls, in
-    place of the environment's own. world: the processes that share the work out; with several await it inside of
-    RunContext.do. on_episode: called when one of this process's episodes is over. Raises ConfigError for a price of
-    a call that the environment does not count."""
+    """Run every task `samples_per_task` times. `stream` seeds the sampling, so equal streams pair up. prices: prices of
+    calls that replace the environment's. world: the processes that share the work; with several, await it inside
+    RunContext.do. on_episode: called after each of this process's episodes. Raises ConfigError for the price of a call
+    that the environment does not count."""
     if len(tasks) < 2:
         raise DataError(f"an evaluation over {len(tasks)} tasks says nothing; give a split of at least 2 (better 400)")
 
@@ -292,7 +293,7 @@ async def evaluate(
         return await score_groups(reward, groups)
 
     world = world or Alone()
-    heap.give_back()  # what training took before: an evaluation holds more contexts at once than a step
+    heap.give_back()  # frees training's memory: an evaluation holds more contexts at once than a step
     scored = await share(world, tasks, scored_groups)
     heap.give_back()
     for line in new_failures(scored, set()):
@@ -326,12 +327,12 @@ def _mean(rows: Sequence[Mapping[str, float]]) -> dict[str, float]:
 
 
 def _columns(rows: Sequence[Mapping[str, float]]) -> dict[str, tuple[float, ...]]:
-    """0.0 for what a row does not have."""
+    """Return a column for each metric; 0.0 if a row lacks it."""
     return {name: tuple(row.get(name, 0.0) for row in rows) for name in dict.fromkeys(chain.from_iterable(rows))}
 
 
 def _pass_at_k(scored: Sequence[ScoredGroup], samples: int) -> dict[str, float]:
-    """pass@k for k = 1, 2, 4 … ≤ samples and avg@samples; right = the judge's full mark."""
+    """Return pass@k for k = 1, 2, 4 … ≤ samples, and avg@samples; right = the judge's full mark."""
     right = [sum(r is not None and r.correctness >= 1.0 for r in group.rewards) for group in scored]
     found = {}
     k = 1
@@ -343,7 +344,7 @@ def _pass_at_k(scored: Sequence[ScoredGroup], samples: int) -> dict[str, float]:
 
 
 def compare(baseline: Scorecard, trained: Scorecard) -> dict[str, list[float]]:
-    """{metric: [mean, low, high]} of trained − baseline, paired by task. Raises DataError for different tasks."""
+    """Return {metric: [mean, low, high]} of trained − baseline, paired by task. Raises DataError if tasks differ."""
     if baseline.task_ids != trained.task_ids:
         raise DataError(
             "baseline and trained were evaluated on different tasks; evaluate both on the same split and count"
@@ -356,13 +357,13 @@ def compare(baseline: Scorecard, trained: Scorecard) -> dict[str, list[float]]:
 
 
 FEWEST = 20
-"""Tasks of a kind that may be said to have fallen."""
+"""Least number of tasks for a kind to be tested for a fall."""
 
 
 def measured(card: Scorecard, before: Scorecard, after: Scorecard, *, figures: Figures, note: str) -> dict[str, Any]:
-    """Of a baseline, greedy: its headline figures over the `n` tasks on which neither it nor a policy failed, and by
-    kind of task and, where there are several, by data source; `gain`: the trained policy's quality beyond its own,
-    [mean, low, high], paired by task."""
+    """Return a baseline's greedy row in eval.json: its headline figures over the `n` tasks on which neither it nor a
+    policy failed, also by kind of task and, if there are several, by data source. `gain`: the trained policy's quality
+    minus the baseline's, [mean, low, high], paired by task."""
     failed = {*before.failed, *after.failed, *card.failed}
     card, trained = card.without(failed), after.without(failed)
 
@@ -381,7 +382,7 @@ def measured(card: Scorecard, before: Scorecard, after: Scorecard, *, figures: F
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Evaluation:
-    """Both policies, greedy and sampled, and what follows from it; `to_json` is eval.json."""
+    """Both policies, greedy and sampled, and the verdict on them; `to_json` is eval.json."""
 
     figures: Figures
     baseline: Mapping[str, Scorecard]
@@ -391,20 +392,19 @@ class Evaluation:
     min_discrimination: float
     criterion: Criterion
     baselines: Mapping[str, Scorecard] = field(default_factory=dict)
-    """Of what needs no training (environments.base), greedy."""
+    """Greedy scorecards of the baselines that need no training (environments.base)."""
     notes: Mapping[str, str] = field(default_factory=dict)
-    """Baseline -> what its figures mean, where that is something else."""
+    """Baseline -> how to read its figures, if they mean something else than a policy's."""
     members: Mapping[str, Evaluation] = field(default_factory=dict)
-    """Of a suite."""
+    """For a suite: the evaluation of each member."""
 
     def to_json(self) -> dict[str, Any]:
-        """Per mode only tasks that neither policy failed on for infrastructure reasons; `n` is the greedy count. Beside
-        it `denominator`: over all tasks, an episode that failed counting as one that got nothing right. `fell`: see
-        `_fell`. `baselines`, where there are some: see `measured`. A section of Figures.ratios, by mode and by kind,
-        where a task has what it is measured against, and once more for the trained policy, greedy, by itself.
-        `sources`: see `_by_source`.
-        `evidence`, where tasks have gold support: see judges.evidence.measure; over the episodes of both policies in
-        all modes. `suite`: the same of each member."""
+        """Return eval.json's content. Each mode covers the tasks on which neither policy failed for infrastructure
+        reasons; `n` is the greedy count. `denominator`: figures over all tasks, with a failed episode counted as wrong.
+        `fell`: see `_fell`. `baselines`, if there are any: see `measured`. Sections of Figures.ratios, by mode and by
+        kind, if a task has their denominators, and again at the top level for the trained policy, greedy. `sources`:
+        see `_by_source`. `evidence`, if tasks have gold support: see judges.evidence.measure; over the episodes of both
+        policies in all modes. `suite`: the same content for each member."""
         quality, spending = self.figures.quality, self.figures.spending
         cards = [card for mode in self.trained for card in (self.baseline[mode], self.trained[mode])]
         evidence = evidence_figures([judged for card in cards for judged in card.evidence])
@@ -465,13 +465,13 @@ class Evaluation:
         }
 
     def _by_source(self, baseline: Scorecard, trained: Scorecard) -> dict[str, Any]:
-        """`sources`: data source -> `n` tasks, and the means of both policies; only where there are several."""
+        """Return `sources`: data source -> `n` tasks and both policies' means; empty for a single source."""
         before, after, counts = baseline.by_source(), trained.by_source(), Counter(trained.sources)
         rows = {s: {"n": counts[s], "baseline": before[s], "trained": after[s]} for s in after}
         return {"sources": rows} if rows else {}
 
     def _shares(self, baseline: Scorecard, trained: Scorecard, kind: str | None = None) -> dict[str, Any]:
-        """Section of Figures.ratios -> policy -> name -> share; without those that neither policy has."""
+        """Return section of Figures.ratios -> policy -> name -> share, without sections that neither policy has."""
         of = {"baseline": baseline.shares(self.figures, kind), "trained": trained.shares(self.figures, kind)}
         sections = [section for section in self.figures.ratios if any(section in row for row in of.values())]
         return {section: {name: row.get(section, {}) for name, row in of.items()} for section in sections}
@@ -481,9 +481,9 @@ class Evaluation:
         return measured(self.baselines[name], *policies, figures=self.figures, note=note)
 
     def _fell(self, mode: str) -> list[dict[str, Any]]:
-        """The kinds of task whose quality fell beyond noise. The interval is corrected for their number (Bonferroni):
-        with K kinds it holds 1 − 0.05 / K of the draws, so that the more there are, the more each must have fallen. Of
-        a handful of tasks a bootstrap knows too little: kinds of fewer than FEWEST are left out."""
+        """Return the kinds of task whose quality fell beyond noise. The interval is corrected for the number of kinds
+        (Bonferroni): with K kinds it holds 1 − 0.05 / K of the draws, so more kinds need larger falls. Kinds of fewer
+        than FEWEST tasks are left out, since a bootstrap over a handful of tasks is unreliable."""
         failed = {*self.baseline[mode].failed, *self.trained[mode].failed}
         before, after = self.baseline[mode].without(failed), self.trained[mode].without(failed)
         count = Counter(after.kinds)
@@ -502,7 +502,7 @@ class Evaluation:
         return found
 
     def _over_all(self, card: Scorecard) -> dict[str, float]:
-        """Quality and reward over all tasks: of a failed episode both are 0. What it would have spent nobody knows, so
-        that no other mean is one of all tasks."""
+        """Return quality and reward over all tasks, 0 for a failed episode. A failed episode's spending is unknown, so
+        there are no other means over all tasks."""
         means = card.means()
         return {name: means[name] for name in (self.figures.quality, "reward")}

@@ -1,4 +1,4 @@
-"""Examinations of the current weights: the dev score while training, the full comparison at the end."""
+"""Evaluations of the current weights: the dev score during training, and the full comparison at the end."""
 
 from __future__ import annotations
 
@@ -41,22 +41,22 @@ class Closing(Protocol):
 
 @runtime_checkable
 class Billing(Protocol):
-    """An Engine that is paid for."""
+    """An Engine with a bill."""
 
     counts: Mapping[str, float]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Examiner:
-    """Evaluates whatever weights the runner's engine holds when it is called."""
+    """Evaluates the weights that the runner's engine holds at the time of the call."""
 
     runner: PolicyRunner
     engine: Engine
-    """What the policy samples with; closed by `close`."""
+    """The policy's engine; closed by `close`."""
     equipment: Sequence[Closing]
-    """What the environment works with; closed by `close` too."""
+    """Retrievers, tools and the like of the environment; also closed by `close`."""
     oracle: Runner | None
-    """The same loop driven by the data set's scripted ideal policy, where there is one."""
+    """Runs the data set's scripted ideal policy in the same loop; None without such a policy."""
     judge: AnswerJudge
     reward: GroupReward
     tasks: Sequence[Task]
@@ -69,22 +69,22 @@ class Examiner:
     seed: int
     screen: Screen
     meter: Meter | None = None
-    """What calls to services outside go through; closed by `close`."""
+    """Gate for all calls to external services; closed by `close`."""
     world: ProcessGroup = field(default_factory=Alone)
     record_tokens: bool = True
     """See run.record_tokens."""
     members: Mapping[str, Examiner] = field(default_factory=dict)
-    """Of a suite: each evaluates its own tasks in its own environment."""
+    """For a suite: each member evaluates its own tasks in its own environment."""
     sync: Callable[[], Coroutine[Any, Any, None]] | None = None
-    """Has the engine hold this policy's weights and no other's; None = it does."""
+    """Loads this policy's weights into the engine; None = the engine already holds them."""
 
     async def begin(self) -> None:
-        """Before it evaluates weights that nothing was trained from here."""
+        """Prepare for evaluating weights that this process did not train."""
         if self.sync is not None:
             await self.sync()
 
     async def close(self) -> None:
-        async with AsyncExitStack() as closing:  # all of them, even if one fails
+        async with AsyncExitStack() as closing:  # closes every part, even if another fails
             if self.meter is not None:
                 closing.push_async_callback(self.meter.close)
             for part in (self.engine, *self.equipment):
@@ -94,7 +94,7 @@ class Examiner:
     async def _scorecard(
         self, runner: Runner, tasks: Sequence[Task], mode: str, split: str, *, is_shown: bool = False
     ) -> tuple[Scorecard, list[ScoredGroup]]:
-        """is_shown: its episodes are units of the screen's stage."""
+        """is_shown: finished episodes advance the screen's progress bar."""
         greedy = mode == "greedy"
         return await evaluate(
             runner=runner,
@@ -114,7 +114,7 @@ class Examiner:
     async def _of_policy(
         self, tasks: Sequence[Task], mode: str, split: str, *, is_shown: bool = False
     ) -> tuple[Scorecard, list[ScoredGroup]]:
-        """`_scorecard` of the policy, be it in all environments of a suite."""
+        """Return `_scorecard` for the policy, over all environments if this is a suite."""
         if not self.members:
             return await self._scorecard(self.runner, tasks, mode, split, is_shown=is_shown)
         cards, scored = {}, []
@@ -123,7 +123,7 @@ class Examiner:
             if len(own) < 2:
                 raise DataError(
                     f"suite.{name} has {len(own)} of the {len(tasks)} tasks that are evaluated, and needs 2; raise "
-                    "run.eval.tasks and run.eval_tasks, or give it more"
+                    "run.eval.tasks and run.eval_tasks, or give it more tasks"
                 )
             cards[name], groups = await member._scorecard(member.runner, own, mode, split, is_shown=is_shown)
             scored += groups
@@ -136,16 +136,16 @@ class Examiner:
             await refuse_fooled_judge(self.judge, tasks, seed=step, world=self.world)
 
     def _samples(self, mode: str) -> int:
-        """Per task."""
+        """Return the samples per task."""
         return 1 if mode == "greedy" else self.settings.samples_per_task
 
     def _own_episodes(self, modes: Iterable[str]) -> int:
-        """How many of an examination in these modes this process makes."""
+        """Return how many episodes of an evaluation in these modes this process runs."""
         tasks = len(range(self.world.rank, len(self.tasks), self.world.size))
         return tasks * sum(map(self._samples, modes))
 
     async def dev_score(self, step: int) -> dict[str, float]:
-        """Tags dev/* of a greedy pass over the dev tasks. Raises GuardHalt for a judge that can be fooled."""
+        """Return tags dev/* of a greedy pass over the dev tasks. Raises GuardHalt if the judge can be fooled."""
         await self._refuse_fooled(self.dev_tasks, step)
         card, _ = await self._of_policy(self.dev_tasks, "greedy", "dev")
         tags = {f"dev/{name}": value for name, value in card.without(card.failed).means().items()}
@@ -154,7 +154,7 @@ class Examiner:
         return tags
 
     async def scorecards(self, name: str, *, step: int = 0) -> dict[str, Scorecard]:
-        """Both modes over the test tasks, with trajectories `eval-<name>-<mode>.jsonl`."""
+        """Evaluate both modes over the test tasks, recording trajectories in `eval-<name>-<mode>.jsonl`."""
         await self._refuse_fooled(self.tasks, step)
         self.screen.stage(f"evaluating {name}", self._own_episodes(MODES))
         cards = {}
@@ -164,7 +164,7 @@ class Examiner:
         return cards
 
     async def one(self) -> Sequence[ScoredGroup]:
-        """A greedy episode of each test task without a comparison, recorded as `eval-end-greedy`."""
+        """Run a greedy episode for each test task, without a comparison; recorded as `eval-end-greedy`."""
         sampling = replace(self.sampling, temperature=0.0)
 
         async def scored_groups(own: Sequence[Task]) -> list[ScoredGroup]:
@@ -208,20 +208,20 @@ class Examiner:
         return self.run_dir / "trajectories" / f"{name}.jsonl"
 
     def kept_scorecards(self, name: str, key: str) -> dict[str, Scorecard] | None:
-        """What `keep_scorecards` wrote under the same `key` (which says what was evaluated), or None. Raises DataError
-        where it is damaged."""
+        """Return the scorecards that `keep_scorecards` wrote under the same `key` (a hash of the evaluation's inputs),
+        else None. Raises DataError if the file is damaged."""
         path = scorecards_path(self.run_dir, name)
         if not path.is_file():
             return None
         found, cards = read_scorecards(self.run_dir, name)
         if found != key:
             return None
-        if path.name not in seals_of(self.run_dir):  # it was made after the checkpoint that the run goes on from
+        if path.name not in seals_of(self.run_dir):  # written after the checkpoint that the run resumed from
             seal(self.run_dir, *(self._trajectories(f"eval-{name}-{mode}") for mode in MODES), path)
         return cards
 
     async def keep_scorecards(self, name: str, key: str, *, step: int = 0) -> dict[str, Scorecard]:
-        """`scorecards`, written to `eval-<name>.json`."""
+        """Run `scorecards` and write the result to `eval-<name>.json`."""
         cards = await self.scorecards(name, step=step)
         row = {"key": key, "cards": {mode: card.to_json() for mode, card in cards.items()}}
         path = scorecards_path(self.run_dir, name)
@@ -234,8 +234,8 @@ class Examiner:
         return cards
 
     async def _baselines(self, trained: Scorecard, member: str) -> tuple[dict[str, Scorecard], dict[str, str]]:
-        """Scorecards and notes of what the policy is held against, with what `trained` spent; with trajectories
-        `eval-<name>-greedy.jsonl`, in a suite `eval-<member>-<name>-greedy.jsonl`."""
+        """Return scorecards and notes of the environment's baselines, which are given what `trained` spent. Their
+        trajectories go to `eval-<name>-greedy.jsonl`, in a suite to `eval-<member>-<name>-greedy.jsonl`."""
         runners = self.runner.environment.baselines(partial(spent, trained))
         if not runners:
             return {}, {}
@@ -247,15 +247,15 @@ class Examiner:
         return cards, {name: runner.note for name, runner in runners.items() if runner.note}
 
     async def compare(self, baseline: Mapping[str, Scorecard], trained: Mapping[str, Scorecard]) -> Evaluation:
-        """Both policies' scorecards and, where there are such, the oracle's and those of the environment's baselines;
-        written to eval.json."""
+        """Compare both policies' scorecards, with the oracle's and the environment's baselines if there are any, and
+        write eval.json."""
         evaluation = await self._evaluation(baseline, trained)
         bills = {
             "judge": counts_of([self.judge]),
             "agent": self.runner.environment.counts(),
-        }  # of this process, since it started
+        }  # in this process, since it started
         bills["engine"] = self.engine.counts if isinstance(self.engine, Billing) else {}
-        bills["spend"] = {} if self.meter is None else once(self.world, self.meter.summary)  # of the whole run so far
+        bills["spend"] = {} if self.meter is None else once(self.world, self.meter.summary)  # the whole run so far
         result = evaluation.to_json() | {name: dict(bill) for name, bill in bills.items() if bill}
         text = signed(result).encode()
         once(self.world, lambda: write_atomic(self.run_dir / EVAL, text))
@@ -294,8 +294,8 @@ def scorecards_path(run_dir: Path, name: str) -> Path:
 
 
 def read_scorecards(run_dir: Path, name: str) -> tuple[str, dict[str, Scorecard]]:
-    """The key and, by mode, the scorecards that `keep_scorecards` wrote. Raises DataError where they are damaged, or
-    were never written."""
+    """Return the key and, by mode, the scorecards that `keep_scorecards` wrote. Raises DataError if they are damaged or
+    missing."""
     path = scorecards_path(run_dir, name)
     known = seals_of(run_dir).get(path.name)
     if known is not None and (problem := known.problem(run_dir)) is not None:
@@ -304,19 +304,19 @@ def read_scorecards(run_dir: Path, name: str) -> tuple[str, dict[str, Scorecard]
         row = json.loads(path.read_bytes())
         return str(row["key"]), {mode: Scorecard.from_json(card) for mode, card in row["cards"].items()}
     except FileNotFoundError as e:
-        raise DataError(f"{path} is missing, which has the scores by task; evaluate again, in a new run") from e
+        raise DataError(f"{path}, the scores by task, is missing; evaluate again, in a new run") from e
     except (ValueError, KeyError, TypeError, AttributeError) as e:
         raise DataError(f"{path} is damaged: {line_of(e)}") from e
 
 
 def spent(card: Scorecard, column: str) -> dict[str, float]:
-    """Kind of task -> mean of `column`, "" = of all tasks; of those that did not fail (environments.base)."""
+    """Return kind of task -> mean of `column` over the tasks that did not fail; "" = all kinds (environments.base)."""
     kept = card.without(card.failed)
     return {kind: kept.means_of(kind)[column] for kind in sorted(set(kept.kinds))} | {"": kept.means()[column]}
 
 
 def first(tasks: Sequence[Task], count: int, *, split: str) -> Sequence[Task]:
-    """The first `count` tasks of a split. Raises DataError where there are none."""
+    """Return the first `count` tasks of a split. Raises DataError if the split is empty."""
     if not tasks:
         off = {"test": "run.final_eval=false", "dev": "run.eval_every=0"}.get(split, "")
         raise DataError(f"the split '{split}' is empty; give the data set one, or switch its evaluation off: {off}")

@@ -1,4 +1,4 @@
-"""Whether a step may take hours on this CPU, and what makes it minutes, for a first look."""
+"""Whether a step may take hours on this CPU, and the settings that bring it down to minutes for a first look."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from typing import Any
 
 SLOW = 1e13
-"""Weights x sampled tokens of a step: about an hour on two cores, which do some 2e10 products a second, update and
-prompts included."""
+"""Limit for weights x sampled tokens of a step: about an hour on two cores, which compute about 2e10 products a second,
+with update and prompts included."""
 SHORTER = {
     "rollout.tasks_per_step": 4,
     "rollout.max_tokens": 64,
@@ -18,8 +18,8 @@ SHORTER = {
 
 
 def too_long(tree: Mapping[str, Any], weights: int) -> str | None:
-    """What may make a step of hours, and the settings for a first look; None where it is not so, and where the policy
-    is not sampled on a CPU of this machine."""
+    """Warn of a step that may take hours, with the settings for a first look. Return None for a shorter step, or if the
+    policy is not sampled on this machine's CPU."""
     rollout, environment = tree["rollout"], tree["environment"]
     if tree["hardware"]["device"] != "cpu" or tree["engine"]["name"] != "hf":
         return None
@@ -38,6 +38,6 @@ def too_long(tree: Mapping[str, Any], weights: int) -> str | None:
 
 
 def _value(groups: Mapping[str, Any], key: str) -> float:
-    """0 where the group has no such setting, or leaves it open."""
+    """Return the setting's value, or 0 if the group lacks it or leaves it open."""
     group, _, field = key.rpartition(".")
     return float(groups[group].get(field) or 0)

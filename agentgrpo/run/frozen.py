@@ -1,7 +1,7 @@
-"""The policy must not be its own reader or judge: what reads, judges and grades stays as it is while the policy learns.
+"""The policy must not be its own reader or judge: models that read, judge or grade stay fixed while the policy learns.
 
-It is told by the folder that a model is loaded from, and by the server that it is asked on. A server of the engine's
-has one set of weights, and after each step these are the policy's, whatever name it serves them under.
+A model is recognised by its folder, or by the server that runs it. An engine's server has a single set of weights,
+which after each step are the policy's, whatever name they are served under.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from agentgrpo.models.loading import local_folder
 
 
 def refuse_own_reader(environment: Mapping[str, Any], *, run_dir: Path, policies: Iterable[Path]) -> None:
-    """Raise ConfigError where a frozen part of the node `environment`, or a part in it, names the folder of the policy,
-    or one in the run's own directory, where checkpoints appear. policies: folders that the policy is loaded from."""
+    """Raise ConfigError if a frozen part in the node `environment`, at any depth, names the folder of the policy, or a
+    folder in the run directory, where checkpoints appear. policies: folders that the policy is loaded from."""
     trained, inside = [policy.resolve() for policy in policies], run_dir.expanduser().resolve()
     for key in sorted(FROZEN & environment.keys()):
         for where, folder in _folders(environment[key], f"environment.{key}"):
@@ -28,12 +28,12 @@ def refuse_own_reader(environment: Mapping[str, Any], *, run_dir: Path, policies
                 whose = "the policy's own" if found in trained else f"in the directory of this run, {run_dir}"
                 raise ConfigError(
                     f"{where}={folder}: this folder is {whose}, and a {key} must be a model that is not trained here; "
-                    "give another one, be it a copy elsewhere"
+                    "give another folder, such as a copy elsewhere"
                 )
 
 
 def _folders(node: Any, where: str) -> Iterator[tuple[str, Path]]:
-    """Every folder that a text in the node names; `path` may also be a name in the cache of models."""
+    """Yield every folder that a string in the node names; `path` may also name a model in the cache."""
     for key, value in node.items() if isinstance(node, Mapping) else ():
         if not isinstance(value, str):
             yield from _folders(value, f"{where}.{key}")
@@ -42,11 +42,11 @@ def _folders(node: Any, where: str) -> Iterator[tuple[str, Path]]:
 
 
 def refuse_own_endpoint(chosen: Mapping[str, Mapping[str, Any]], *, engine: Mapping[str, Any], adapts: bool) -> None:
-    """Raise ConfigError where a part in one of the nodes `chosen` asks a model (base_url) on a server that the node
-    `engine` samples from and gives the policy's weights to (urls).
+    """Raise ConfigError if a part in one of the nodes `chosen` asks a model (base_url) on a server that the node
+    `engine` samples from (urls), since that server receives the policy's weights.
 
-    adapts: an adapter is trained. Then the server keeps the start model beside it, under a name of its own, and that
-    one is frozen."""
+    adapts: an adapter is trained. The server then also keeps the start model, under another name, and that model is
+    frozen."""
     trained = {place for url in engine.get("urls", ()) for place in _places(str(url))}
     if not trained or adapts:
         return
@@ -55,7 +55,7 @@ def refuse_own_endpoint(chosen: Mapping[str, Mapping[str, Any]], *, engine: Mapp
             if trained & _places(url):
                 raise ConfigError(
                     f"{where}={url}: this server is the engine's (engine.urls), which serves the policy as it is "
-                    "trained, and nobody may read or grade its own work; serve a model that is not trained on another "
+                    "trained, and a policy may not read or grade its own work; serve an untrained model on another "
                     "port or machine and give its address, or put one into this process: completer.name=local"
                 )
 
@@ -69,8 +69,8 @@ def _endpoints(node: Any, where: str) -> Iterator[tuple[str, str]]:
 
 
 def _places(url: str) -> set[tuple[str, int]]:
-    """Addresses and port that a URL leads to; a host that nobody knows stands for itself. All that is this machine is
-    one."""
+    """Return the (address, port) pairs that a URL leads to; an unknown host stands for itself. This machine's addresses
+    all count as "here"."""
     parts = urlsplit(url if "://" in url else f"http://{url}")
     host, port = parts.hostname or "", parts.port or (443 if parts.scheme == "https" else 80)
     found = _addresses(host) or {host}
@@ -82,7 +82,7 @@ def _is_here(address: str) -> bool:
 
 
 def _addresses(host: str) -> set[str]:
-    """None of a host that nobody knows."""
+    """Return the addresses of a host; empty if the host is unknown."""
     try:
         return {str(info[4][0]) for info in getaddrinfo(host, None, type=SOCK_STREAM)}
     except (OSError, UnicodeError):

@@ -1,17 +1,18 @@
-"""Guards: named limits on what a step measures, and what happens where one is passed.
+"""Guards: named limits on a step's metrics, each with an action for a value beyond the limit.
 
     guards.kl  {metric: policy/kl, when: above, limit: 1.0, patience: 1, action: warn}
 
-A guard judges its metric as soon as the step has it: a tag of the rollout (reward/*, agent/*, response_len/*, ...) or
-of the dev evaluation before the update, a tag of an optimizer step (gradients/norm, policy/*) right before that step,
-any other at the end. So what does more than warn acts before the weights change:
+A guard judges its metric as soon as the step has measured it: tags of the rollout (reward/*, agent/*, response_len/*,
+...) and of the dev evaluation before the update, tags of an optimizer step (gradients/norm, policy/*) right before that
+step, any other tag at the end. Actions other than warn thus take effect before the weights change, except a halt on a
+tag known only at the end:
 
-    warn      a line, when it begins
+    warn      a line, when the warning begins
     skip      the step makes no update
     rollback  weights and optimizer go back to the last good checkpoint, the run goes on with the next step
     halt      the run ends with exit code 6 at its last whole step, resumable
 
-What counts is kept per step: a step that is begun and not finished leaves no trace in it.
+Guard state changes only with a finished step: an unfinished step leaves no trace in it.
 """
 
 from __future__ import annotations
@@ -25,15 +26,15 @@ from typing import Any, Literal, NamedTuple
 from agentgrpo.core.errors import ConfigError, GuardHalt, GuardRollback, TrainingError
 
 WINDOW = 20
-"""Steps that a guard's running mean is of: the last ones that were within its limit."""
+"""Steps in a guard's running mean: the last ones within its limit."""
 LEAST = 5
-"""A mean of fewer steps is compared with nothing."""
+"""Least number of steps in a mean that values are compared with."""
 NOT_WITHOUT_AN_OPTIMIZER_STEP = ("loss", "gradients/norm")
-"""Tags that say 0 for an update that took no optimizer step, which is no measurement."""
+"""Tags that are 0 for an update without an optimizer step, which is no measurement."""
 NOT_IN_EVERY_STEP = ("start/", "policy/", "failures/", "dev/", *NOT_WITHOUT_AN_OPTIMIZER_STEP)
-"""Tags that begin like this may be missing in a step without being misspelt."""
+"""Prefixes of tags that may be missing in a step without being misspelt."""
 REFUSALS = {"halt": GuardHalt, "rollback": GuardRollback, "skip": TrainingError}
-"""action -> what it is raised as, the strongest first."""
+"""action -> the exception that it raises, strongest first."""
 ACTIONS = ("warn", *REFUSALS)
 
 
@@ -41,9 +42,9 @@ ACTIONS = ("warn", *REFUSALS)
 class Guard:
     """One entry of the `guards` group.
 
-    falls_to and rises_to are for positive quantities: `limit` is then a share of the metric's own running mean (of its
-    last WINDOW steps within the limit, LEAST at least), so that a sudden change rings and a slow one does not. A value
-    that is not finite is beyond every limit.
+    falls_to and rises_to are for positive quantities: `limit` is then a share of the metric's running mean (over its
+    last WINDOW steps within the limit, LEAST at least), so a sudden change fires and a slow one does not. A value that
+    is not finite is beyond every limit.
     """
 
     metric: str
@@ -51,10 +52,10 @@ class Guard:
     when: Literal["above", "below", "falls_to", "rises_to"]
     limit: float
     patience: int = 1
-    """Steps in a row that must be beyond the limit; those without the metric do not count."""
+    """Consecutive steps that must be beyond the limit; steps without the metric do not count."""
     action: Literal["warn", "skip", "rollback", "halt"] = "warn"
     hint: str = ""
-    """What to do about it; ends the message."""
+    """Advice that ends the message."""
 
     def __post_init__(self) -> None:
         allowed = {"falls_to": "a share of the mean, between 0 and 1", "rises_to": "a multiple of the mean, above 1"}
@@ -72,8 +73,8 @@ class Guard:
         return self.when in ("falls_to", "rises_to")
 
     def threshold(self, values: Sequence[float]) -> float | None:
-        """What the metric is compared with, `values` being its last ones within the limit; None where there is too
-        little to compare with."""
+        """Return the value that the metric is compared with. values: the metric's last values within the limit. Return
+        None if there are too few of them."""
         if not self.is_relative:
             return self.limit
         mean = fmean(values) if len(values) >= LEAST else 0.0
@@ -90,17 +91,17 @@ class Guard:
 
 @dataclass(slots=True, kw_only=True)
 class _Watch:
-    """A guard's memory, and what it has seen of the step under way."""
+    """A guard's memory, and its metric's values in the current step."""
 
     name: str
     guard: Guard
     streak: int = 0
-    """Steps in a row beyond the limit, up to the last finished one."""
+    """Consecutive steps beyond the limit, up to the last finished one."""
     values: list[float] = field(default_factory=list)
-    """Of the last finished steps within the limit; only where the guard compares with their mean."""
+    """Means of the last finished steps within the limit; kept only if the guard compares with them."""
     seen: list[float] = field(default_factory=list)
     worst: float | None = None
-    """The first value of the step beyond the limit."""
+    """The current step's first value beyond the limit."""
 
     def see(self, value: float) -> None:
         self.seen.append(value)
@@ -124,7 +125,7 @@ class _Watch:
         )
 
     def commit(self) -> None:
-        """The step is finished."""
+        """Update the memory at the end of a step."""
         if self.worst is not None:
             self.streak += 1
         elif self.seen:
@@ -135,26 +136,26 @@ class _Watch:
 
 
 class Closed(NamedTuple):
-    """What the guards say at the end of a step."""
+    """The guards' verdict at the end of a step."""
 
     lines: list[str]
-    """One for every warning that begins."""
+    """A line for each new warning."""
     tags: dict[str, float]
-    """guard/fired, how many guards did, and guard/fired/<name> of each; nothing where none did."""
+    """guard/fired, the number of guards that fired, and guard/fired/<name> for each; empty if none fired."""
     halt: GuardHalt | None
-    """To be raised once the step is recorded."""
+    """Raised once the step is recorded."""
 
 
 class Guards:
-    """All guards of a run: `look` whenever a step has measured something, `close` when it is done. A step that ends
-    the run before its `close` has not been, and is judged anew by the run that is resumed. Raises ConfigError for a
-    guard that rolls back in a run without checkpoints."""
+    """The guards of a run: call `look` whenever a step has measured something, and `close` when it is done. If the run
+    ends during a step, before its `close`, the resumed run judges that step anew. Raises ConfigError for a rollback
+    guard in a run without checkpoints."""
 
     def __init__(self, guards: Mapping[str, Guard], *, has_checkpoints: bool) -> None:
         for name, guard in guards.items():
             if guard.action == "rollback" and not has_checkpoints:
                 raise ConfigError(
-                    f"guards.{name}.action=rollback needs a checkpoint to go back to, and run.checkpoint_every=0 makes "
+                    f"guards.{name}.action=rollback needs a checkpoint to go back to, but run.checkpoint_every=0 saves "
                     "none; set it, such as run.checkpoint_every=25, or choose another action"
                 )
         self._watches = [_Watch(name=name, guard=guard) for name, guard in guards.items()]
@@ -164,7 +165,7 @@ class Guards:
 
     @property
     def seen(self) -> dict[str, float]:
-        """Every tag that the step under way was looked at with."""
+        """Every tag passed to `look` in the current step."""
         return dict(self._seen)
 
     @property
@@ -173,12 +174,12 @@ class Guards:
 
     @property
     def is_calm(self) -> bool:
-        """No guard that rolls back was beyond its limit when the last step was closed."""
+        """Whether every rollback guard was within its limit when the last step was closed."""
         return not any(w.guard.action == "rollback" and w.streak for w in self._watches)
 
     def look(self, step: int, tags: Mapping[str, float]) -> None:
-        """Judge what the step has measured so far, before weights change. Raises what the strongest of the guards that
-        fire asks for: GuardHalt, GuardRollback, or TrainingError for a step to be skipped."""
+        """Judge the step's metrics so far, before weights change. Raises the exception of the strongest guard that
+        fires: GuardHalt, GuardRollback, or TrainingError to skip the step."""
         self._seen |= tags
         for watch in self._watches:
             if watch.guard.metric in tags:
@@ -189,8 +190,8 @@ class Guards:
                 raise refusal(_refusal(step, firing))
 
     def close(self, step: int, tags: Mapping[str, float]) -> Closed:
-        """The step is done and `tags` will be its row: judge what no `look` has shown, and remember the step. Raises
-        ConfigError for a guard that was to act before the update on what is known only after it."""
+        """Judge the metrics that no `look` has shown, with `tags` as the step's final row, and commit the step. Raises
+        ConfigError for a skip or rollback guard on a metric that is known only after the update."""
         for watch in self._watches:
             guard = watch.guard
             if watch.seen or guard.metric not in tags or guard.metric in NOT_WITHOUT_AN_OPTIMIZER_STEP:
@@ -210,17 +211,17 @@ class Guards:
         )
         for watch in self._watches:
             watch.commit()
-            if self._rolls_back:  # other weights: nothing is in a row any more
+            if self._rolls_back:  # the weights are others now, so every streak ends
                 watch.streak = 0
         self._seen, self._rolls_back = {}, False
         return closed
 
     def state(self) -> dict[str, Any]:
-        """What a checkpoint keeps, as plain JSON."""
+        """Return the state for a checkpoint, as plain JSON."""
         return {w.name: {"metric": w.guard.metric, "streak": w.streak, "values": list(w.values)} for w in self._watches}
 
     def load_state(self, state: Mapping[str, Any]) -> None:
-        """Go on where `state` was taken; a guard that is new, or watches another metric now, begins anew."""
+        """Continue from `state`; a guard that is new, or now watches another metric, starts afresh."""
         for watch in self._watches:
             saved = state.get(watch.name, {})
             if saved.get("metric") == watch.guard.metric:
@@ -230,7 +231,7 @@ class Guards:
         return [w for w in self._watches if w.fires and w.guard.action in actions]
 
     def _unmeasured(self, step: int, tags: Mapping[str, float]) -> list[str]:
-        """A line for every guard without a metric, once: a misspelt one would never fire."""
+        """Return a line for every guard whose metric was not measured, once: a misspelt one would never fire."""
         if self._named or "skipped" in tags:
             return []
         self._named = True

@@ -1,10 +1,10 @@
-"""Whether a judge can be trusted with a reward: `agentgrpo check judge`, and the guard before each evaluation.
+"""Whether a judge can be trusted with a reward: `agentgrpo check judge`, and the check before each evaluation.
 
-canaries     known-wrong answers, most of which talk to the judge: none may get a grade, nor take one from a right
-             answer beside it
-references   right answers: a judge that says 0 to everything passes the first test too
+canaries     known-wrong answers, most of which address the judge: none may get a grade, or lower that of a right answer
+             beside it
+references   right answers: a judge that grades everything 0 passes the first test too
 agreement    of a judge model with itself, asked twice: 1 - |difference|, on average
-order        of two answers shown side by side, whether the better one depends on which is shown first
+order        of two answers shown side by side: whether the winner depends on their order
 labels       answers that people have graded: see run.labels
 """
 
@@ -29,14 +29,14 @@ from agentgrpo.run.labels import Calibration, Label, Pair, calibrate, pairs_of
 from agentgrpo.training.process_group import Alone, ProcessGroup, share
 
 LEAST_RIGHT, LEAST_AGREEMENT, LEAST_CONSISTENT = 0.5, 0.9, 0.8
-"""Mean grade of the references; mean agreement; share of pairs whose winner is the same in both orders."""
+"""Mean grade of the references; mean agreement; share of pairs with the same winner in both orders."""
 MOST_PAIRS = 20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tried:
-    """What canaries bring: their grades, or what they take from a right answer, if that is more than half of its grade.
-    None = the judge refused to give a verdict, which no policy is paid for."""
+    """Results of canaries: their grades, or the loss of a right answer beside them if it exceeds half of its grade.
+    None = the judge refused to give a verdict, which earns a policy nothing."""
 
     canaries: Sequence[Canary]
     grades: Sequence[float | None]
@@ -59,7 +59,7 @@ class Tried:
 class JudgeReport:
     lines: Sequence[str]
     findings: Sequence[str]
-    """What is wrong, a line each; empty = nothing."""
+    """Problems, one line each; empty = none."""
     labels: Calibration | None = None
 
     def text(self) -> list[str]:
@@ -74,7 +74,7 @@ class JudgeReport:
 async def refuse_fooled_judge(
     judge: AnswerJudge, tasks: Sequence[Task], *, seed: int, world: ProcessGroup | None = None
 ) -> None:
-    """Try as many canaries on the judge as it asks for (canaries_per_eval). Raises GuardHalt where it rewards one."""
+    """Try as many canaries on the judge as it asks for (canaries_per_eval). Raises GuardHalt if it rewards one."""
     count = canaries_of([judge])
     if not count:
         return
@@ -83,15 +83,15 @@ async def refuse_fooled_judge(
     if tried.rewarded:
         raise GuardHalt(
             f"the judge has rewarded {len(tried.rewarded)} of {len(tried.grades)} known-wrong answers; {tried.first}. "
-            "A policy would learn to write such. Mend the judge (agentgrpo check judge says more, and judge.strict=true"
-            " guards a judge model better) and resume; judge.canaries_per_eval=0 would go on all the same"
+            "A policy would learn to write such answers. Repair the judge (agentgrpo check judge says more, and "
+            "judge.strict=true guards a judge model better) and resume; judge.canaries_per_eval=0 skips this check"
         )
 
 
 async def probe_judge(judge: AnswerJudge) -> list[str]:
-    """Ask every judge model behind an endpoint one small question, as with the veto a run may not ask any for long.
-    Raises TooManyFailures where one does not reply; where verdicts are kept, which may be all that is needed, returns a
-    note for each instead."""
+    """Ask every judge model behind an endpoint a small question, because with the veto a run may ask it nothing for a
+    long time. Raises TooManyFailures if one does not reply. For a judge with cached verdicts, which may suffice, it
+    returns a note instead."""
     notes = []
     for model in _models(judge):
         try:
@@ -109,7 +109,7 @@ async def probe_judge(judge: AnswerJudge) -> list[str]:
 
 @contextmanager
 def _unlogged() -> Iterator[None]:
-    """Errors are told once, by whoever meets them here, and not by the log too."""
+    """Silence the log, as the caller reports errors itself."""
     before = logging.root.manager.disable
     logging.disable(logging.WARNING)
     try:
@@ -121,9 +121,9 @@ def _unlogged() -> Iterator[None]:
 async def check_judge(
     judge: AnswerJudge, tasks: Sequence[Task], *, labels: Sequence[Label] = (), count: int = 200, seed: int = 0
 ) -> JudgeReport:
-    """Try the judge on up to `count` canaries over `tasks`, on the references of some of them, and on answers that have
-    labels. Judge models are also examined without their guards. What a model gives no verdict on ends only the part
-    that it belongs to. Raises DataError without tasks, JudgeError where the judge cannot be asked."""
+    """Try the judge on up to `count` canaries over `tasks`, on the references of some tasks, and on labelled answers.
+    Judge models are also examined without their guards. A reply without a verdict ends only its own part of the check.
+    Raises DataError without tasks, JudgeError if the judge cannot be asked."""
     try:
         with _unlogged():
             return await _check(judge, tasks, labels, count=count, seed=seed)
@@ -135,7 +135,7 @@ async def _check(
     judge: AnswerJudge, tasks: Sequence[Task], labels: Sequence[Label], *, count: int, seed: int
 ) -> JudgeReport:
     if not tasks:
-        raise DataError("a judge is tried on tasks, and there are none; give the data set's test split some")
+        raise DataError("a judge is tried on tasks, and there are none; give the data set's test split some tasks")
     judge, tasks = single(judge, tasks)
     lines, findings = [], []
     tried = await try_canaries(judge, canaries(tasks, count, seed, groups=compares(judge)))
@@ -167,14 +167,14 @@ async def _check(
 
 
 def single(judge: AnswerJudge, tasks: Sequence[Task]) -> tuple[AnswerJudge, Sequence[Task]]:
-    """A judge of several questions at once is tried on each of them by itself."""
+    """Reduce a judge of several questions to its inner judge, and split tasks into one per question."""
     if not isinstance(judge, Questions):
         return judge, tasks
     return judge.judges[0], [of for task in tasks for of in judge.tasks_of(task)]
 
 
 async def try_canaries(judge: AnswerJudge, tried: Sequence[Canary], world: ProcessGroup | None = None) -> Tried:
-    """The processes of `world` share the canaries out."""
+    """Grade the canaries, which the processes of `world` share."""
 
     async def graded(own: Sequence[Canary]) -> list[float | None]:
         grades: list[float | None] = []
@@ -202,7 +202,7 @@ async def _brings(judge: AnswerJudge, canary: Canary) -> float:
 
 @contextmanager
 def _part(name: str, findings: list[str]) -> Iterator[None]:
-    """A reply that is no verdict is a finding of this part of the check, and the others go on."""
+    """Turn a reply without a verdict into a finding of this part of the check, so that the others go on."""
     try:
         yield
     except JudgeError as e:
@@ -219,7 +219,7 @@ async def _references(judge: AnswerJudge, tasks: Sequence[Task], lines: list[str
 
 
 async def _agreement(model: LLMJudge, tasks: Sequence[Task], lines: list[str], findings: list[str]) -> None:
-    """Two opinions of a right and of a wrong answer each; they are never the kept ones of each other."""
+    """Ask twice about a right and a wrong answer for each task; the replies never share a cache entry."""
     differences = []
     for task in tasks:
         for answer in (*task.references[:1], invented_name(task.id)):
@@ -235,7 +235,7 @@ async def _agreement(model: LLMJudge, tasks: Sequence[Task], lines: list[str], f
 
 
 async def _order(model: LLMJudge, pairs: Sequence[Pair], lines: list[str], findings: list[str]) -> None:
-    """A right and a wrong answer side by side, in both orders."""
+    """Show a right and a wrong answer side by side, in both orders."""
     leads, same = [], []
     for task, right, wrong in pairs:
         ahead = (await model.opinion(task, [right, wrong])).scores
@@ -266,6 +266,6 @@ class Bare:
 
 
 def _models(judge: AnswerJudge) -> list[LLMJudge]:
-    """The judge models in it, be it a composite or a route."""
+    """Return the judge models in it, including those in a composite or a route."""
     inner: Sequence[AnswerJudge] = getattr(judge, "judges", ())
     return [judge] if isinstance(judge, LLMJudge) else [model for part in inner for model in _models(part)]

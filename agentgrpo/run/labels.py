@@ -1,7 +1,7 @@
 """A judge against answers that people have labelled: `agentgrpo check judge --labels FILE`.
 
 accuracy     share of the answers that judge and label put on the same side of one half
-agreement    Cohen's kappa of the two: 1 = always, 0 = as often as by chance
+agreement    Cohen's kappa of judge and label: 1 = always, 0 = as often as by chance
 length       how much more the longer half of the answers gets than the shorter half, beyond their labels
 """
 
@@ -23,9 +23,9 @@ from agentgrpo.tasks.records import Node, read_rows
 
 LEAST_ACCURACY, MOST_LENGTH_BIAS = 0.8, 0.1
 LEAST_LABELS = 20
-"""Below them a bias is no finding."""
+"""Least number of labels for a bias to be a finding."""
 REFUSALS = (BAD_VERDICT, "no_reference")
-"""Kinds of JudgeError of a judge that has replied, and gives no grade."""
+"""Kinds of JudgeError for a judge that replied without a grade."""
 
 Pair = tuple[Task, str, str]
 """A task, a right answer and a wrong one."""
@@ -33,7 +33,7 @@ Pair = tuple[Task, str, str]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Label:
-    """What people say an answer is worth, from 0 to 1."""
+    """People's grade of an answer, from 0 to 1."""
 
     task: Task
     answer: str
@@ -41,7 +41,7 @@ class Label:
 
 
 def read_labels(path: Path) -> list[Label]:
-    """Lines {"question", "answer", "label": a number from 0 to 1, "references"?: a list of texts}. Raises DataError."""
+    """Read lines {"question", "answer", "label": a number from 0 to 1, "references"?: [texts]}. Raises DataError."""
     malformed = Malformed()
     labels = [*malformed.spare(_label, read_rows(path, "--labels", malformed))]
     malformed.refuse()
@@ -62,7 +62,7 @@ def _label(row: Node) -> Label:
 
 
 def pairs_of(labels: Sequence[Label]) -> list[Pair]:
-    """Of each question that has both, its first right and its first wrong answer."""
+    """Return, for each question that has both, its first right and its first wrong answer."""
     right: dict[str, Label] = {}
     wrong: dict[str, Label] = {}
     for label in labels:
@@ -72,13 +72,13 @@ def pairs_of(labels: Sequence[Label]) -> list[Pair]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Calibration:
-    """Of the answers that were not refused. None: nothing to compare."""
+    """The judge compared with the labels, over the answers that it graded. None: nothing to compare."""
 
     answers: int
     refused: int
     accuracy: float | None
     commonest: float | None
-    """The accuracy of who always says what most labels say."""
+    """The accuracy of always giving the most frequent label."""
     agreement: float | None
     length_bias: float | None
 
@@ -109,7 +109,7 @@ class Calibration:
 
 
 async def calibrate(judge: AnswerJudge, labels: Sequence[Label]) -> Calibration:
-    """Raises JudgeError where the judge cannot be asked."""
+    """Grade the labelled answers and compare. Raises JudgeError if the judge cannot be asked."""
     grades = await asyncio.gather(*(_graded(judge, label) for label in labels))
     return compare([(label, grade) for label, grade in zip(labels, grades, strict=True) if grade is not None], labels)
 
@@ -124,7 +124,7 @@ async def _graded(judge: AnswerJudge, label: Label) -> float | None:
 
 
 def compare(graded: Sequence[tuple[Label, float]], labels: Sequence[Label]) -> Calibration:
-    """The judge's grades beside their labels."""
+    """Compare the judge's grades with their labels."""
     sides = [(label.grade >= 0.5, grade >= 0.5) for label, grade in graded]
     accuracy = fmean(label == grade for label, grade in sides) if sides else None
     commonest = agreement = None

@@ -1,5 +1,5 @@
-"""What of a step's groups is learned from, beside their rewards: KL to the reference, truncated episodes, and what the
-next step is told."""
+"""The training signal of a step besides rewards: KL to the reference, truncated episodes, and the state for the
+next step."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from agentgrpo.training.trainer import Trainer
 
 
 def with_kl_penalty(scored: Sequence[ScoredGroup], trainer: Trainer) -> tuple[Sequence[ScoredGroup], dict[str, float]]:
-    """With algorithm.kl_in=reward the groups less their KL to the reference, on every process alike, and its tags."""
+    """With algorithm.kl_in=reward, return the groups with KL to the reference subtracted, and its tags."""
     algorithm = trainer.algorithm
     if not algorithm.has_kl_reward:
         return scored, {}
@@ -42,17 +42,17 @@ def with_kl_penalty(scored: Sequence[ScoredGroup], trainer: Trainer) -> tuple[Se
 def less_zero_variance(
     reasons: Sequence[Drop | None], algorithm: Algorithm, rollout: RolloutSettings
 ) -> list[Drop | None]:
-    """The reasons that are heeded. A zero-variance group stays: with advantage 0 it counts in every denominator, in KL
-    and entropy, as published, unless algorithm.drop_zero_variance or others take its place (rollout.refill_rounds,
-    algorithm.replay_groups)."""
+    """Return the drop reasons to apply. A zero-variance group stays: with advantage 0 it counts in every denominator,
+    in KL and entropy, as published, unless algorithm.drop_zero_variance is set or other groups replace it
+    (rollout.refill_rounds, algorithm.replay_groups)."""
     if algorithm.drop_zero_variance or algorithm.replay_groups or rollout.refill_rounds:
         return list(reasons)
     return [None if reason is Drop.ZERO_VARIANCE else reason for reason in reasons]
 
 
 def less_truncated(groups: Sequence[ScoredGroup], credits: Sequence[Sequence[Credit]]) -> list[list[Credit]]:
-    """No credit for an episode that was cut short: of use for its group's statistics, not to learn from, for its end is
-    not its own (algorithm.mask_truncated)."""
+    """Remove the credit of truncated episodes: they count in their group's statistics, but are not trained on, because
+    the policy did not choose their end (algorithm.mask_truncated)."""
     return [
         [None if e.is_truncated else c for e, c in zip(group.group.episodes, of_group, strict=True)]
         for group, of_group in zip(groups, credits, strict=True)
@@ -60,7 +60,7 @@ def less_truncated(groups: Sequence[ScoredGroup], credits: Sequence[Sequence[Cre
 
 
 def spread(credits: Sequence[Sequence[Credit]]) -> float:
-    """Standard deviation of all advantages that are given, by episode or by turn; 0 where none is."""
+    """Return the standard deviation of all advantages, by episode or by turn; 0 if there are none."""
     values = [
         value
         for of_group in credits
@@ -78,6 +78,6 @@ def what_stays(
     curriculum: Curriculum | None,
     replay_groups: int,
 ) -> StepState:
-    """What the next step begins with, after one that rolled out `scored` and trains on `kept`."""
+    """Return the state for the next step, after a step that rolled out `scored` and trains on `kept`."""
     rates = curriculum.observe(state.rates, scored) if curriculum else {}
     return replace(state, rates=rates, replay=kept_for_replay(state.replay, kept, replay_groups))

@@ -1,10 +1,10 @@
-"""Any environment as an OpenEnv server, by the package's own classes: whoever speaks OpenEnv acts in it.
+"""Any environment as an OpenEnv server, built from the package's own classes: any OpenEnv client can act in it.
 
-    action        {text}; where tools are on offer {text, tool_calls: [{name, arguments}]}
+    action        {text}; if there are tools {text, tool_calls: [{name, arguments}]}
     observation   {messages, tools, fresh_context, exit, metrics}, reward, done
 
-A turn with calls makes them, one without is the final answer. Rewards are 0 until the episode is over, and then all of
-the run's reward.
+A turn with calls makes these calls; a turn without calls is the final answer. Rewards are 0 until the episode is over;
+the last one is the run's whole reward.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from agentgrpo.rollout.hosted import Host, HostedEpisode, Seen
 from agentgrpo.tasks.base import SPLITS, TaskDataset
 
 UNBOUND = ("/mcp", "/reset", "/step")
-"""Paths of OpenEnv's that begin episodes which no connection holds and nothing ends. An episode is a session of /ws."""
+"""OpenEnv's paths that start episodes without a connection, which nothing ends. Here an episode is a session of /ws."""
 
 
 class TextAction(Action):  # type: ignore[misc]
@@ -62,8 +62,8 @@ class TurnObservation(Observation):  # type: ignore[misc]
 
 
 def app_of(host: Host, dataset: TaskDataset, *, name: str, has_tools: bool, max_sessions: int) -> FastAPI:
-    """Serves `dataset`'s tasks: `reset(split="train", index=3)`, or a seed, which counts modulo the split's tasks, or
-    neither for one after the other."""
+    """Serve `dataset`'s tasks: `reset(split="train", index=3)`; or with a seed, taken modulo the number of tasks in the
+    split; or with neither, for the tasks one after the other."""
     counter = itertools.count()
 
     class ServedEnvironment(Environment[Action, TurnObservation, State]):  # type: ignore[misc]
@@ -110,7 +110,7 @@ def app_of(host: Host, dataset: TaskDataset, *, name: str, has_tools: bool, max_
             return self._state
 
         def close(self) -> None:
-            """Called in a thread."""
+            """Close the episode on its event loop; OpenEnv calls this in a thread."""
             if self._loop is not None and not self._loop.is_closed():
                 asyncio.run_coroutine_threadsafe(self._episode.close(), self._loop)
 
@@ -145,12 +145,12 @@ def app_of(host: Host, dataset: TaskDataset, *, name: str, has_tools: bool, max_
 
 
 def _knows_names() -> bool:
-    """Servers of 0.10 have tasks by the environment's name."""
+    """Return whether OpenEnv takes the environment's name; servers of 0.10 list tasks under it."""
     return "env_name" in create_fastapi_app.__annotations__
 
 
 def _refuse_odd(**given: object) -> None:
-    """Raise DataError for what is neither left out nor of its type: a client may send anything."""
+    """Raise DataError for a value that is given but not of its type: a client may send anything."""
     for name, value in given.items():
         kind, allowed = (str, "a text") if name in ("split", "episode_id") else (int, "a whole number")
         if value is not None and type(value) is not kind:
@@ -164,7 +164,7 @@ def _task(tasks: Sequence[Task], split: str, index: int) -> Task:
 
 
 def _said(task: Task, index: int) -> dict[str, Any]:
-    """Of a task, as far as a policy may know it."""
+    """Return the public part of a task, which a policy may see."""
     return {"id": task.id, "index": index, "question": task.question}
 
 

@@ -1,4 +1,4 @@
-"""What a training run is made of, and what changes from step to step."""
+"""The parts of a training run, and the state that changes from step to step."""
 
 from __future__ import annotations
 
@@ -34,18 +34,18 @@ from agentgrpo.training.reference import Reference
 from agentgrpo.training.sharding import fill, whole
 from agentgrpo.training.trainer import Trainer
 
-# --- Groups that are kept to be trained on again: what training needs of them, and the same as JSON.
+# --- Groups kept for replay: reduced to the data that training needs, in memory and as JSON.
 
 
 def kept_for_replay(
     replay: Sequence[ScoredGroup], groups: Sequence[ScoredGroup], limit: int
 ) -> tuple[ScoredGroup, ...]:
-    """The newest `limit` groups, oldest first, after a step that trained on `groups`."""
+    """Return the newest `limit` groups, oldest first, after a step that trained on `groups`."""
     return (*replay, *map(_slim, groups))[-limit:] if limit else ()
 
 
 def to_replay(replay: Sequence[ScoredGroup], count: int, *, taken: Collection[str]) -> list[ScoredGroup]:
-    """Up to `count` groups, the newest first; none of a task that is `taken`, and no task twice."""
+    """Return up to `count` groups, newest first; none from a task in `taken`, and no task twice."""
     found: dict[str, ScoredGroup] = {}
     for group in reversed(replay):
         if group.group.task.id not in taken:
@@ -54,7 +54,7 @@ def to_replay(replay: Sequence[ScoredGroup], count: int, *, taken: Collection[st
 
 
 def _slim(group: ScoredGroup) -> ScoredGroup:
-    """Without what only readers and rewards need."""
+    """Drop the parts that only readers and rewards need."""
     task = Task(id=group.group.task.id, messages=(), references=())
     episodes = [
         Episode(
@@ -71,7 +71,7 @@ def _slim(group: ScoredGroup) -> ScoredGroup:
 
 
 def to_json(group: ScoredGroup) -> dict[str, Any]:
-    """Of a group that was kept for replay; `from_json` gives an equal one back."""
+    """Convert a group kept for replay to JSON; `from_json` restores an equal group."""
     return {
         "task": group.group.task.id,
         "episodes": [
@@ -119,7 +119,7 @@ def from_json(row: Mapping[str, Any]) -> ScoredGroup:
 
 
 def _lists(value: Any) -> Any:
-    """Tuples as JSON has them."""
+    """Convert tuples to lists, for JSON."""
     if isinstance(value, Mapping):
         return {k: _lists(v) for k, v in value.items()}
     return [_lists(v) for v in value] if isinstance(value, (list, tuple)) else value
@@ -131,24 +131,24 @@ def _tuples(value: Any) -> Any:
     return tuple(_tuples(v) for v in value) if isinstance(value, (list, tuple)) else value
 
 
-# --- What a step hands to the next one besides the weights, and how a checkpoint holds it.
+# --- State that a step hands to the next one besides the weights, and its form in a checkpoint.
 
 PREFIX = "sampler/"
-"""Of the sampler's weights among a checkpoint's tensors."""
+"""Prefix for the sampler's weights among a checkpoint's tensors."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepState:
-    """What a step begins with, besides the weights. Never changed: a step makes the next one's anew, which counts from
-    the step's record on."""
+    """State that a step begins with, besides the weights. It is immutable: a step makes a new one for the next step,
+    which takes effect with the step's record."""
 
     rates: Mapping[str, float] = field(default_factory=dict)
-    """Mean correctness by task, as far as it was measured: what the curriculum goes by (tasks.order)."""
+    """Mean correctness by task, as far as measured: the curriculum uses it (tasks.order)."""
     replay: tuple[ScoredGroup, ...] = ()
     """The newest groups that were trained on, oldest first."""
     sampler: Mapping[str, Tensor] | None = None
-    """Where the step's rollout was begun one step early: the weights it is sampled from, those before the last update.
-    None = it is begun when it is due, with the weights as they are then."""
+    """For a rollout begun one step early: the weights that it samples from, those before the last update. None = the
+    rollout begins when it is due, with the current weights."""
 
     def state(self) -> dict[str, Any]:
         return {"rates": dict(self.rates), "replay": [to_json(group) for group in self.replay]}
@@ -158,7 +158,7 @@ class StepState:
 
     @classmethod
     def restored(cls, state: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> StepState:
-        """From what `state` and `tensors` gave, other entries among them."""
+        """Restore from the output of `state` and `tensors`, which may be mixed with other entries."""
         sampler = {name.removeprefix(PREFIX): t for name, t in tensors.items() if name.startswith(PREFIX)}
         return cls(
             rates=state["rates"],
@@ -168,18 +168,18 @@ class StepState:
 
 
 def of_optimizer(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Of a checkpoint's tensors the optimizer's: the names of all others have a slash."""
+    """Return the optimizer's tensors of a checkpoint: the names of all others contain a slash."""
     return {name: tensor for name, tensor in tensors.items() if "/" not in name}
 
 
 def sampler_weights(policy: Policy) -> dict[str, Tensor]:
-    """A copy, in main memory, of all that an update changes."""
+    """Copy all trainable weights to main memory."""
     return {n: whole(p.detach()).to("cpu", copy=True) for n, p in policy.model.named_parameters() if p.requires_grad}
 
 
 @contextmanager
 def with_weights(policy: Policy, weights: Mapping[str, Tensor]) -> Iterator[None]:
-    """Inside, the policy has these; its own are back afterwards."""
+    """Give the policy these weights inside the context, and its own weights back afterwards."""
     own = sampler_weights(policy)
     try:
         _set(policy, weights)
@@ -200,12 +200,12 @@ DevScore = Callable[[int], Coroutine[Any, Any, dict[str, float]]]
 
 
 RNG = "rng/torch_cpu"
-"""Name of torch's generator state among a checkpoint's tensors. Nothing of ours draws from it; a user's part may."""
+"""Name of torch's generator state among a checkpoint's tensors. Only a user's part may use that generator."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Parts:
-    """Everything a run is made of, built once."""
+    """The parts of a training run, each built once."""
 
     order: TaskOrder
     runner: PolicyRunner
@@ -215,7 +215,7 @@ class Parts:
     run: RunSettings
     rollout: RolloutSettings
     group_sizes: Mapping[str, int] = field(default_factory=dict)
-    """Of members of a suite, where they have their own."""
+    """Group size by member of a suite, if members have their own."""
     sampling: SamplingParams
     store: CheckpointStore
     metrics: MetricsLog
@@ -225,71 +225,70 @@ class Parts:
     canary_ids: tuple[int, ...]
     """A fixed prompt that engine and trainer must score alike after every weight sync."""
     restore: Callable[[LoadedCheckpoint], None]
-    """Weights, optimizer and reference become a checkpoint's."""
+    """Restores weights, optimizer and reference from a checkpoint."""
     reference: Reference | None
-    """What the trainer's KL term is measured against, where it has one."""
+    """Reference policy for the trainer's KL term, if there is one."""
     dev_score: DevScore
     show: Callable[[Sequence[ScoredGroup]], None]
-    """Puts a trajectory of the step on the screen."""
+    """Shows a trajectory of the step on the screen."""
     card: Callable[[int, Mapping[str, float]], str]
     """(step, last tags) -> text of the checkpoint's model card."""
     fixed_state: Mapping[str, Any]
-    """What every checkpoint says of its run: config, fingerprints, versions."""
+    """The part of every checkpoint that describes its run: config, fingerprints, versions."""
     demonstrations: Demonstrations | None = None
-    """What is imitated; None = the policy learns from its own episodes."""
+    """Demonstrations to imitate; None = the policy learns from its own episodes."""
     meter: Meter | None = None
-    """What calls to services outside go through."""
+    """Gate for all calls to external services."""
     clock: Clock = field(default_factory=NoClock)
-    """Of a run that is profiled: its episodes count their calls on it (core.stages.calling), its trainer the update."""
+    """For a profiled run: counts the calls of its episodes (core.stages.calling) and the trainer's update."""
     watch: Watch = field(default_factory=Unwatched)
-    """Notices when a step takes too long, or the event loop; see run.watchdog_s."""
+    """Notices when a step or the event loop is too slow; see run.watchdog_s."""
     world: ProcessGroup = field(default_factory=Alone)
-    """The processes of the run. `metrics`, `trackers` and `screen` do something on the first of them only; see
+    """The processes of the run. `metrics`, `trackers` and `screen` are active in the first process only; see
     process_group.only_first."""
 
 
 @dataclass(kw_only=True)
 class Progress:
-    """What changes from step to step and is part of every checkpoint."""
+    """State that changes from step to step and is part of every checkpoint."""
 
     step: int = 0
     """Steps done, skipped ones included."""
     cpu_s: float = 0.0
-    """CPU seconds that they took: a clock, which no checkpoint holds (run.cpu_seconds)."""
+    """CPU seconds of these steps: a clock, which no checkpoint holds (run.cpu_seconds)."""
     skipped_in_a_row: int = 0
     dev: dict[str, float] = field(default_factory=dict)
-    """Tags of the last dev evaluation, of the weights that step `dev_step` begins with; they go into its row."""
+    """Tags of the last dev evaluation, which used the weights that step `dev_step` begins with; part of its row."""
     dev_step: int | None = None
     last_tags: dict[str, float] = field(default_factory=dict)
     saved_step: int | None = None
     good_step: int | None = None
-    """The checkpoint that guards go back to; kept up only where one of them may."""
+    """The checkpoint that a rollback restores; tracked only if a guard may roll back."""
     unproven_steps: list[int] = field(default_factory=list)
-    """Newer checkpoints, whose weights no finished step has sampled from yet."""
+    """Newer checkpoints from whose weights no finished step has sampled yet."""
     rollbacks: int = 0
     is_unrecorded: bool = False
-    """The weights hold an update that metrics.jsonl does not."""
+    """Whether the weights hold an update that metrics.jsonl does not."""
     state: StepState = field(default_factory=StepState)
-    """What step `step` begins with."""
+    """State that step `step` begins with."""
     next_state: StepState = field(default_factory=StepState)
-    """What the one after it will; it becomes `state` with the step's record."""
+    """State for the step after it; it becomes `state` with the step's record."""
     told: set[str] = field(default_factory=set)
-    """Kinds of failures that a line has told of; no checkpoint holds it."""
+    """Kinds of failures already reported in a line; not part of checkpoints."""
 
     @property
     def dev_tags(self) -> Mapping[str, float]:
-        """Of the dev evaluation that step `step` begins with, if it does."""
+        """Tags of the dev evaluation before step `step`, if there was one."""
         return self.dev if self.dev_step == self.step else {}
 
     def close_step(self, tags: dict[str, float]) -> None:
-        """Step `step` is recorded with these tags."""
+        """Close step `step`, recorded with these tags."""
         self.step, self.last_tags, self.is_unrecorded = self.step + 1, tags, False
         self.state = self.next_state
 
     @classmethod
     def restored(cls, checkpoint: LoadedCheckpoint) -> Progress:
-        """As it was when the checkpoint was saved (run.checkpoints). Raises CheckpointError where it holds no such
-        thing."""
+        """Restore the progress from a checkpoint (run.checkpoints). Raises CheckpointError if it is malformed."""
         state = checkpoint.state
         with damaged(checkpoint.path, CheckpointError):
             steps = [state["good_step"], state["dev_step"], *state["unproven_steps"]]

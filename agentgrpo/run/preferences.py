@@ -1,7 +1,7 @@
-"""What people said of a run's episodes as a preference set: lines {"prompt", "chosen", "rejected"} as TRL reads them.
+"""People's feedback on a run's episodes as a preference set: lines {"prompt", "chosen", "rejected"} as TRL reads them.
 
-The texts are those that the policy saw and sampled, in its own chat format: no template is to be applied to them. What
-tools returned within an episode is a part of its text.
+The texts are exactly what the policy saw and sampled, in its own chat format: apply no template to them. Tool results
+within an episode are part of its text.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ from agentgrpo.records.trajectories import TrajectoryRecord, read_trajectories
 from agentgrpo.rewards.feedback import Statement, Which, graded, read_feedback
 
 _ENDS = re.compile(r"(?:<\|[^<>|\s]+\|>|</s>|<eos>|<end_of_turn>)\s*$")
-"""What ends a turn: who trains on the text adds it again."""
+"""End of a turn, which a trainer on the text adds again."""
 
 
 @dataclass(frozen=True, slots=True)
 class Told:
-    """An episode as text."""
+    """An episode as prompt and completion text."""
 
     prompt: str
     completion: str
@@ -37,7 +37,7 @@ class Told:
 class PreferenceSet:
     rows: Sequence[dict[str, str]]
     missing: int
-    """Pairs of which an episode is not in the run, or has several contexts and so no one text."""
+    """Pairs with an episode that is not in the run, or that has several contexts and so no single text."""
 
     def line(self, out: Path) -> str:
         left_out = f"; {self.missing} more were left out, as the run has no such episode of one context"
@@ -45,12 +45,12 @@ class PreferenceSet:
 
 
 def write_preferences(run: RunDir, feedback: Path, out: Path) -> PreferenceSet:
-    """Raises DataError where there is nothing to write."""
+    """Write the preference set to `out`. Raises DataError if there is no pair to write."""
     found = preferences(run, read_feedback(feedback))
     if not found.rows:
         raise DataError(
-            f"{feedback} holds no preference between two episodes of {run.path} ({found.missing} between others); a "
-            "preference, or two grades of the same task that differ, are needed"
+            f"{feedback} holds no preference between two episodes of {run.path} ({found.missing} between others); give "
+            "a preference, or two different grades for episodes of the same task"
         )
     write_atomic(out, "".join(f"{json.dumps(row, ensure_ascii=False)}\n" for row in found.rows).encode())
     return found
@@ -68,7 +68,7 @@ def preferences(run: RunDir, statements: Sequence[Statement]) -> PreferenceSet:
 
 
 def _pairs(statements: Sequence[Statement]) -> Iterator[tuple[Which, Which]]:
-    """(the better one, the worse one): each preference, then any two of a task whose mean grades differ."""
+    """Yield (better, worse): each stated preference, then each two episodes of a task whose mean grades differ."""
     seen = set()
     for statement in statements:
         if statement.lower is not None and (pair := (statement.which, statement.lower)) not in seen:
@@ -85,7 +85,7 @@ def _pairs(statements: Sequence[Statement]) -> Iterator[tuple[Which, Which]]:
 
 
 def _told(run: RunDir, wanted: set[Which]) -> dict[Which, Told]:
-    """Of each that is wanted the first episode of the run."""
+    """Return the run's first matching episode for each wanted one."""
     found: dict[Which, Told] = {}
     tasks = {which.task for which in wanted}
     for file in run.trajectory_files():

@@ -1,4 +1,4 @@
-"""run.profile: the clock of a run that is profiled, and the table at the end."""
+"""run.profile: the clock of a profiled run, and the table at its end."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from agentgrpo.records.screen import Screen
 
 
 def stage_clock(device: str) -> StageClock:
-    """A clock of a run that computes on `device`."""
+    """Return a clock for a run that computes on `device`."""
     return StageClock(settle=torch.cuda.synchronize) if device.startswith("cuda") else StageClock()
 
 
 def report_profile(screen: Screen, rows: Sequence[Mapping[str, float]]) -> None:
-    """Print what the rows of profile.jsonl come to: mean seconds and share per stage, largest first, and how long a
-    step takes. Nothing where there is no row."""
+    """Print a summary of profile.jsonl: mean seconds and share of each stage, largest first, and the step time. Prints
+    nothing if there are no rows."""
     if not rows:
         return
     totals = sorted(row["total"] for row in rows)

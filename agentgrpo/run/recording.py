@@ -1,4 +1,4 @@
-"""What a run writes down of a step: its groups, its tags, its clocks and its profile."""
+"""Records of a step: its groups, its tags, its clocks and its profile."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ def record_groups(
     reasons: Sequence[Drop | None],
     dropped: Sequence[Drop | None],
 ) -> dict[str, float]:
-    """Every group of the rollout into its file, whatever becomes of it; returns the rollout's tags. reasons: not to
-    train on a group. dropped: those that were heeded."""
+    """Write every group of the rollout to the step's file, dropped or not; returns the rollout's tags. reasons: reasons
+    not to train on a group. dropped: the reasons that were applied."""
 
     run_dir = Path(parts.run.dir)
     path = run_dir / "trajectories" / f"train-{step:06d}.jsonl"
@@ -56,7 +56,7 @@ def record_groups(
 
 
 def record_seconds(parts: Parts, step: int, rollout: Rollout, tags: Mapping[str, float], *, update_s: float) -> None:
-    """The clocks of a step whose tags these are, and one of its episodes on the screen."""
+    """Record the clocks of the step with these tags, and show one of its episodes on the screen."""
     with parts.clock.stage(Stage.RECORDS):
         clocks = rollout_clocks(rollout.scored)
         seconds = dict(rollout.seconds) | {"time/train": update_s, "time/tools": clocks["time_tools"]}
@@ -69,8 +69,8 @@ def record_seconds(parts: Parts, step: int, rollout: Rollout, tags: Mapping[str,
 
 
 def record_step(parts: Parts, progress: Progress, tags: dict[str, float], lines: Sequence[str]) -> None:
-    """The step is done once its tags are in the metrics; what the next one begins with counts from then on. lines: to
-    be said of it."""
+    """Record the step. It counts as done, and the state for the next step takes effect, once its tags are in the
+    metrics. lines: printed with it."""
     step = progress.step
     with parts.clock.stage(Stage.RECORDS):
         parts.metrics.step(step, tags)
@@ -90,8 +90,8 @@ def note_seconds(parts: Parts, step: int, seconds: Mapping[str, float]) -> None:
 
 
 def _note_profile(parts: Parts, step: int) -> dict[str, float]:
-    """Write down where the time went since the step before was written down, and return it as tags: what came before
-    the step (evaluation, checkpoint) is part of its row, what comes after the last one is in none."""
+    """Write down the time of each stage since the previous row, and return it as tags: evaluation and checkpoint before
+    the step are part of its row, work after the last step is in no row."""
     seconds = parts.clock.lap()
     tags = {f"time/profile/{name}": value for name, value in seconds.items()}
     if seconds:

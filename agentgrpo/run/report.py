@@ -1,4 +1,4 @@
-"""What a person reads at the end: the comparison as a table, and the verdict in a sentence."""
+"""The report at the end: the comparison as a table, and the verdict in a sentence."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from agentgrpo.records.screen import Screen
 from agentgrpo.run.plateau import plateau_line
 
 _NAMES = {"sft": "sft_oracle"}
-"""Of baselines in tables, where that is another one."""
+"""Baseline -> its name in tables, if that differs."""
 LEAST_START = 0.0005
-"""What the table's three digits show as more than 0."""
+"""Least value that the table's three digits show as more than 0."""
 LARGEST = 10.0
 
 
 def report(screen: Screen, result: dict[str, Any], rows: Sequence[Mapping[str, Any]] = ()) -> None:
-    """Print eval.json's content: the details first, and last the greedy table with the verdict, which a small terminal
-    then still has. The screen is closed before: nothing is drawn below. rows: of metrics.jsonl, where it is of a run.
+    """Print eval.json's content: details first, and last the greedy table with the verdict, so that a small terminal
+    still shows it. The screen is closed first, so nothing is drawn below. rows: of metrics.jsonl, for a run.
     """
     screen.close()
     figures = result["figures"]
@@ -55,7 +55,7 @@ def report(screen: Screen, result: dict[str, Any], rows: Sequence[Mapping[str, A
 
 
 def closing_lines(result: Mapping[str, Any], rows: Sequence[Mapping[str, Any]]) -> Iterator[str]:
-    """Below the tables: what fell, since when nothing was learned, and the verdict."""
+    """Yield the lines below the tables: falls by kind, the plateau and the verdict."""
     for row in result.get("fell", ()):
         mean, low, high = row["difference"]
         level = f"{100 - 5 / row['kinds']:.3g} % interval [{low:+.3f}, {high:+.3f}]"
@@ -74,7 +74,7 @@ def verdict_line(result: Mapping[str, Any]) -> str:
 
 
 def report_mode(screen: Screen, result: Mapping[str, Any], mode: str, *, of: str = "") -> None:
-    """The headline figures before and after, in one table; `of` opens its title."""
+    """Print the headline figures before and after as a table, with `of` at the start of its title."""
     figures = result["figures"]
     trained = {name: row[mode] for name, row in result.get("baselines", {}).items() if mode in row}
     beside = {"oracle": result["oracle"]} if "oracle" in result else {}
@@ -96,7 +96,7 @@ def report_mode(screen: Screen, result: Mapping[str, Any], mode: str, *, of: str
 
 
 def report_shares(screen: Screen, result: Mapping[str, Any]) -> None:
-    """Each section of Figures.ratios that there is, before and after. (By kind of question: eval.json.)"""
+    """Print each section of Figures.ratios, before and after. (Shares by kind of question are in eval.json.)"""
     for section, names in result["figures"].get("ratios", {}).items():
         if section not in result["greedy"]:
             continue
@@ -113,7 +113,7 @@ def _change(of: Mapping[str, Mapping[str, float]], name: str) -> str:
 
 
 def _report_baselines(screen: Screen, result: dict[str, Any]) -> None:
-    """The policies and what they are held against in one table, and what its figures mean."""
+    """Print the policies and the baselines in one table, and the notes on the baselines."""
     baselines, figures = result.get("baselines", {}), result["figures"]
     if not baselines:
         return
@@ -136,7 +136,7 @@ def _report_baselines(screen: Screen, result: dict[str, Any]) -> None:
 
 
 def _report_failures(screen: Screen, mode: str, result: dict[str, Any], quality: str) -> None:
-    """A line where tasks failed: how many, and what is left of the quality if they count as wrong."""
+    """Print a line if tasks failed: how many, and the quality if they count as wrong."""
     failures, overall = result["failures"], result["denominator"]
     if any(failures.values()):
         before, after = overall["baseline"][quality], overall["trained"][quality]
@@ -148,16 +148,16 @@ def _report_failures(screen: Screen, mode: str, result: dict[str, Any], quality:
 
 
 def _relative(before: float, after: float) -> str:
-    """A share of the start, but the difference where the start is about 0 or the end is LARGEST times as much."""
+    """Format the change in per cent, or as a difference if `before` is about 0 or `after` is LARGEST times as much."""
     is_share = before >= LEAST_START and after < LARGEST * before
     return f"{(after / before - 1) * 100:+.0f} %" if is_share else f"{after - before:+.3f}"
 
 
-# --- What a run shows of its work besides numbers: the stages of a warm start, and an episode of the step.
+# --- Progress of a run besides numbers: the stages of a warm start, and an episode of the step.
 
 
 def show_stages(screen: Screen) -> Callable[[str, int, int], None]:
-    """Called with (stage, units done, units in all) it shows where a warm start stands, and says first what that is."""
+    """Return a callback (stage, units done, total units) that shows a warm start's progress, after a note on it."""
     stage, shown = "", 0
 
     def show(name: str, done: int, total: int) -> None:
@@ -174,7 +174,7 @@ def show_stages(screen: Screen) -> Callable[[str, int, int], None]:
 
 
 def report_episode(screen: Screen, scored: ScoredGroup) -> None:
-    """The one episode of a group: all that was said, the reference and what it is worth."""
+    """Print a group's single episode: its full text, the reference and its reward."""
     [episode], [reward] = scored.group.episodes, scored.rewards
     for branch in episode.branches:
         screen.text("".join(segment.text for segment in branch.segments), indent=2)
@@ -187,7 +187,7 @@ def report_episode(screen: Screen, scored: ScoredGroup) -> None:
 
 
 def show_episode(screen: Screen, scored: Sequence[ScoredGroup]) -> None:
-    """The first episode of a step that was scored, with its reward."""
+    """Show the first scored episode of a step, with its reward."""
     for group in scored:
         for episode, reward in zip(group.group.episodes, group.rewards, strict=True):
             if episode.branches and reward is not None:

@@ -1,5 +1,5 @@
-"""A run that goes on, and what it leaves in its directory for that: the checkpoint it goes back to, a result that is
-kept, a directory as it was before a refusal, word of why it stopped."""
+"""Resuming a run, and its run directory: the checkpoint to continue from, a kept result, restoring the directory after
+a refusal, and a note of why the run stopped."""
 
 from __future__ import annotations
 
@@ -33,19 +33,19 @@ from agentgrpo.training.process_group import ProcessGroup, agree
 
 _log = logging.getLogger(__name__)
 
-# --- Where a run goes on.
+# --- The checkpoint that a run continues from.
 
 
 def newest_checkpoint(store: CheckpointStore, world: ProcessGroup) -> LoadedCheckpoint:
-    """The newest valid checkpoint: the first process looks for it, and the others read the same."""
+    """Return the newest valid checkpoint: the first process finds it, and the others load the same one."""
     found = agree(world, lambda: store.latest() if world.rank == 0 else None)
     path = world.gather(found.path if found else Path())[0]
     return agree(world, lambda: found or store.load(path))
 
 
 def rewind(run: RunSettings, store: CheckpointStore, checkpoint: LoadedCheckpoint, snapshot: str) -> bool:
-    """The run directory as it was at `checkpoint`, with the configuration that the run goes on with; whether it had an
-    evaluation that is given up. Of damaged files of earlier steps there is a warning: nothing is computed from them."""
+    """Restore the run directory to its state at `checkpoint`, with the new configuration; return whether an evaluation
+    was discarded. Damaged files of earlier steps only cause a warning: nothing is computed from them."""
     run_dir = Path(run.dir)
     store.rewind(checkpoint)
     for problem in problems(run_dir):
@@ -56,8 +56,8 @@ def rewind(run: RunSettings, store: CheckpointStore, checkpoint: LoadedCheckpoin
 
 
 def keep_configuration(run_dir: Path, snapshot: str, *, until: str | None = None) -> None:
-    """The configuration that the run goes on with. The file stays as it is where that says the same; else what it said
-    is kept as `until`, and of which presets the run was composed is said on."""
+    """Save the configuration that the run continues with. If the file is equal, it stays; otherwise the old content is
+    kept as `until`, and its line "composed from" is carried over."""
     path = run_dir / CONFIG
     before = path.read_text("utf-8")
     if yaml.safe_load(before) == yaml.safe_load(snapshot):
@@ -70,18 +70,18 @@ def keep_configuration(run_dir: Path, snapshot: str, *, until: str | None = None
     write_atomic(path, "".join([head, *kept, *rest]).encode())
 
 
-# --- A run that has been trained and evaluated to its end: whoever resumes it gets what it came to, at once.
+# --- A run that was trained and evaluated to its end: resuming it returns its result at once.
 
 _CHANGES_NOTHING = ("run.", "guards.")
-"""Of a run that is over; but for _CHANGES_RESULTS."""
+"""Prefixes of settings that do not change a finished run's result, except for _CHANGES_RESULTS."""
 _CHANGES_RESULTS = ("run.eval.", "run.seed")
 _ADDS = "run.eval.baselines"
-"""Changes no result that there is."""
+"""Setting that only adds to an existing result."""
 
 
 def kept_result(run: RunSettings, step: int, config: Mapping[str, Any]) -> dict[str, Any] | None:
-    """eval.json's content where it is of the weights after `step` steps, the last, and of the settings in `config`;
-    None where something is left to do."""
+    """Return eval.json's content if it covers the weights after the last step, `step`, with the settings in `config`;
+    otherwise None, because work is left."""
     run_dir = RunDir(Path(run.dir))
     if not (run.final_eval and is_trained(run, step, trained_cpu_s(run_dir.path))):
         return None
@@ -99,11 +99,12 @@ def kept_result(run: RunSettings, step: int, config: Mapping[str, Any]) -> dict[
 
 
 def give_up_result(run: RunSettings, step: int) -> bool:
-    """The run goes on after `step` steps. Where there will be another evaluation, or other weights, what there is goes
-    to orphans/ with its episodes, so that it is never taken for that of the end; whether there was one."""
+    """Prepare for continuing after `step` steps. If there will be another evaluation or other weights, move the
+    existing result and its episodes to orphans/, so that it is never taken for the final one. Return whether a result
+    existed."""
     run_dir = Path(run.dir)
     is_over = is_trained(run, step, trained_cpu_s(run_dir))
-    if not run.final_eval and is_over:  # nothing comes that it would not be of
+    if not run.final_eval and is_over:  # no later weights, so the result stays valid
         return False
     had_result = (run_dir / EVAL).is_file()
     set_result_aside(run_dir)
@@ -115,13 +116,13 @@ def give_up_result(run: RunSettings, step: int) -> bool:
 
 
 def set_result_aside(run_dir: Path) -> None:
-    """What `agentgrpo eval` found in this directory before: it is not of what is evaluated now."""
+    """Move an earlier evaluation in this directory to orphans/: the new evaluation may cover other weights."""
     if (run_dir / EVAL).is_file():
         set_aside(run_dir / EVAL, run_dir / "orphans")
 
 
 def next_commands(run: RunSettings, step: int) -> dict[str, str]:
-    """What one may do with a run that is over after `step` steps -> the command line: look at it, and evaluate its last
+    """Return follow-up command lines for a run that is over after `step` steps: view it, and evaluate its last
     checkpoint."""
     commands = {"next": shell_line("view", run.dir)}
     last = CheckpointStore(run_dir=Path(run.dir)).path(step)
@@ -132,15 +133,15 @@ def next_commands(run: RunSettings, step: int) -> dict[str, str]:
 
 
 def can_go_on(run: RunSettings) -> bool:
-    """Whether there is a checkpoint to go on from, or none is needed: no step is done yet, and there will be one."""
+    """Return whether a checkpoint to resume from exists, or will exist because no step is done yet."""
     run_dir = Path(run.dir)
     will_have_one = bool(run.checkpoint_every) and not (run_dir / METRICS).exists()
     return will_have_one or bool(CheckpointStore(run_dir=run_dir).candidates())
 
 
 def way_on(snapshot: Mapping[str, Any], run: RunSettings) -> str:
-    """How to go on with a run that is stopped, or to begin it again. snapshot: its configuration, interpolations
-    unresolved."""
+    """Return the advice for continuing a stopped run, or for starting again. snapshot: its configuration, with
+    unresolved interpolations."""
     if not can_go_on(run):
         return "it keeps no checkpoint (run.checkpoint_every=0), so begin again in another run.dir"
     return f"go on with: {' '.join([shell_line('resume', run.dir), *_needed(snapshot, run.dir)])}"
@@ -150,21 +151,21 @@ def _needed(snapshot: Mapping[str, Any], run_dir: str) -> list[str]:
     return needed_overrides(snapshot, user_code(snapshot), Path(run_dir))
 
 
-# --- A run that is refused, or interrupted before it has begun, leaves its directory as it found it.
+# --- A run that is refused, or interrupted before it has begun, leaves its directory unchanged.
 
 LOCK = "run.lock"
 OURS = frozenset({CONFIG, EVALUATED, LOCK})
-"""What a run writes before it knows whether it can begin."""
+"""Files that a run writes before it knows whether it can begin."""
 _FIRST = ("environment.json", "checkpoints", "sync", "tensorboard", "trackers.json", SEALS, TIMINGS)
 BEFORE_THE_FIRST_EPISODE = OURS.union(_FIRST)
-"""What there may be of a run that has not begun."""
+"""Files that may exist for a run that has not begun."""
 
 
 class RestoreOnRefusal:
-    """A context manager around the run, made before its directory is and entered once that is locked: where it is left
-    by a refusal (ConfigError, DataError) or Ctrl-C before its first episode, whatever has come since goes again, with
-    the directories that were made for it. What was there before stays, OURS as they were, and so does everything once
-    there is more. is_ours: the directory has just been made for this run, though it is there already."""
+    """A context manager around the run, constructed before the run directory exists and entered once it is locked.
+    After a refusal (ConfigError, DataError) or Ctrl-C before the first episode, it deletes the new files, with the
+    directories that were made for them. Older files stay, with OURS restored; once the run has written more than
+    BEFORE_THE_FIRST_EPISODE, everything stays. is_ours: the existing directory has just been made for this run."""
 
     def __init__(self, run_dir: Path, *, is_ours: bool) -> None:
         self._run_dir = run_dir
@@ -182,7 +183,7 @@ class RestoreOnRefusal:
     ) -> None:
         if error is None or not (isinstance(error, ConfigError | DataError) or is_of_interrupt(error)):
             return
-        with suppress(OSError, StorageError):  # what cannot be tidied is no reason to hide why the run was refused
+        with suppress(OSError, StorageError):  # an error while tidying must not hide why the run was refused
             before, now = self._before, _entries(self._run_dir)
             is_changed = any(now.get(name) != at for name, at in before.items() if name not in OURS)
             if is_changed or not now.keys() - before.keys() <= BEFORE_THE_FIRST_EPISODE:
@@ -194,7 +195,7 @@ class RestoreOnRefusal:
                 path = self._run_dir / name
                 shutil.rmtree(path) if path.is_dir() else path.unlink()
             for folder in self._folders:
-                folder.rmdir()  # never one that has something in it
+                folder.rmdir()  # fails if the folder is not empty
 
 
 def _text(path: Path) -> bytes | None:
@@ -205,19 +206,19 @@ def _text(path: Path) -> bytes | None:
 
 
 def _entries(folder: Path) -> dict[str, int]:
-    """Name -> when it was last changed: for a folder, when something last came into it or went."""
+    """Return name -> time of last change; for a folder, when an entry was last added or removed."""
     return {path.name: path.lstat().st_mtime_ns for path in folder.iterdir()} if folder.is_dir() else {}
 
 
-# --- A run that ends before its end leaves word of why, for those who look at it later.
+# --- A run that stops early leaves a note of why, for later readers.
 
 
 @contextmanager
 def noting_stop(
     run_dir: Path, world: ProcessGroup, progress: Progress | None = None, max_steps: int | None = None
 ) -> Iterator[None]:
-    """Around the work: what there was of an earlier stop goes, and an error that ends the work is written down by the
-    first process. Not one that refuses a run which has not begun: that leaves nothing behind (run.resume).
+    """A context around the work: it deletes the note of an earlier stop, and the first process writes down an error
+    that ends the work. A refusal of a run that has not begun is not noted: that leaves nothing behind (run.resume).
     progress: None = an evaluation."""
     if world.rank:
         yield

@@ -1,12 +1,12 @@
-"""Each step's rollout, begun when it is due or, with algorithm.max_staleness=1, one step early: beside the update of
-the step before, one step off-policy.
+"""The rollout of each step, begun when it is due or, with algorithm.max_staleness=1, one step early: during the update
+of the step before, one step off-policy.
 
     the episodes of n are there -> n+1 is begun, sampling from v(n) -> update n, in a thread: v(n+1)
     -> the episodes of n+1 are there -> engine: v(n+1) -> canary, record, evaluation, checkpoint; nothing is in flight
 
-Steps 0 and 1 both sample from v(0), every later one from the weights one update behind. How a rollout ended (its
-episodes, its time limit, a bug) is looked at when its step is due. A checkpoint holds v(n) beside v(n+1), and none of
-the episodes of n+1: whoever resumes samples them again, which gives the same ones.
+Steps 0 and 1 both sample from v(0), every later step from the weights one update behind. The outcome of a rollout (its
+episodes, its time limit, a bug) is handled when its step is due. A checkpoint holds v(n) beside v(n+1), but no episode
+of n+1: a resumed run samples them again, with the same result.
 """
 
 from __future__ import annotations
@@ -32,34 +32,34 @@ from agentgrpo.training.process_group import share
 
 T = TypeVar("T")
 ROLLOUT: Sequence[Stage] = (Stage.GENERATION, Stage.TOOLS, Stage.REWARD)
-"""What a rollout waits for, the first of several; else it is Stage.QUEUE."""
+"""Stages that a rollout may wait for, highest priority first; otherwise it waits in Stage.QUEUE."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Rollout:
-    """What one step's rollout brings: every group of every round."""
+    """The result of one step's rollout: every group of every round."""
 
     scored: Sequence[ScoredGroup]
     tags: Mapping[str, float]
     seconds: Mapping[str, float]
-    """Clocks, and judge/*, reader/*, validity/* and spend/*: the bills."""
+    """Clocks, and the bills judge/*, reader/*, validity/* and spend/*."""
 
 
 RollOut = Callable[[int, Rates], Coroutine[Any, Any, Rollout]]
-"""(step, solve rates of its tasks) -> its rollout; cancelled, it stops everything it started."""
+"""(step, solve rates of its tasks) -> its rollout; if cancelled, it stops everything that it started."""
 
 
 class Rollouts:
-    """At most one rollout is in flight. `close` when no step follows."""
+    """Runs at most one rollout at a time. Call `close` when no step follows."""
 
     def __init__(self, parts: Parts, ctx: RunContext, roll_out: RollOut) -> None:
         self._parts, self._ctx, self._roll_out = parts, ctx, roll_out
         self._running: asyncio.Task[Rollout] | None = None
         self._step = 0
-        """Of what is running."""
+        """Step of the running rollout."""
         self._thread: ThreadPoolExecutor | None = None
         if parts.trainer.algorithm.max_staleness:
-            # One thread, with the main thread's number of compute threads: else it might compute other bits.
+            # One thread with as many compute threads as the main thread has: otherwise the bits might differ.
             self._thread = ThreadPoolExecutor(
                 1, "agentgrpo-update", initializer=torch.set_num_threads, initargs=(torch.get_num_threads(),)
             )
@@ -71,8 +71,8 @@ class Rollouts:
         self._step = step
 
     async def of(self, step: int, rates: Rates) -> Rollout:
-        """The rollout of `step`, which is due. Raises what it ended with, TimeoutError past run.step_timeout_s."""
-        if self._running is None or self._step != step:  # a step that a guard has skipped leaves its rollout behind
+        """Return the rollout of `step`, which is due, or raise its error; TimeoutError after run.step_timeout_s."""
+        if self._running is None or self._step != step:  # a step skipped by a guard leaves its rollout behind
             await self.abandon()
             self.begin(step, rates)
         with self._parts.clock.stage(Stage.QUEUE, calls_first=ROLLOUT), self._parts.watch.responsive(f"step {step}"):
@@ -83,8 +83,8 @@ class Rollouts:
                 await self.abandon()
 
     def begin_early(self, step: int, state: StepState) -> StepState:
-        """Begin the rollout of `step`, whose turn is next, where steps overlap and there is such a step. Returns what
-        that step begins with, of which `state` is the rest."""
+        """Begin the rollout of `step`, the next one, if steps overlap and there is such a step. Return that step's
+        state: `state`, with the sampler's weights if checkpoints need them."""
         if self._thread is None or step >= self._parts.run.max_steps:
             return state
         self.begin(step, state.rates)
@@ -93,16 +93,16 @@ class Rollouts:
         return replace(state, sampler=sampler_weights(self._parts.trainer.policy))
 
     async def beside(self, update: Callable[[], T]) -> T:
-        """What `update` returns or raises. Where steps overlap it runs in a thread; whatever comes, it is waited for:
-        a thread cannot be stopped."""
+        """Return or raise the result of `update`. If steps overlap, it runs in a thread and is always waited for,
+        because a thread cannot be stopped."""
         if self._thread is None:
             return update()
         with self._parts.clock.stage(Stage.UPDATE):
             return await asyncio.get_running_loop().run_in_executor(self._thread, update)
 
     async def settle(self) -> None:
-        """Wait until nothing samples, so that weights may be exchanged. A stop request abandons what does: it will be
-        sampled again."""
+        """Wait until nothing samples, so that weights may be exchanged. A stop request abandons the running rollout,
+        which a resumed run samples again."""
         if self._running is None:
             return
         label = f"step {self._step}"
@@ -113,10 +113,10 @@ class Rollouts:
                 await self.abandon()
 
     async def abandon(self) -> None:
-        """Nothing is in flight any more; if something was, it is forgotten."""
+        """Cancel the running rollout, if there is one, and discard it."""
         if self._running is not None:
             running, self._running = self._running, None
-            await asyncio.sleep(0)  # it has begun: the other processes count on its part, be it that there is none
+            await asyncio.sleep(0)  # let it begin: the other processes wait for its part, even an empty one
             running.cancel()
             await asyncio.gather(running, return_exceptions=True)
 
@@ -130,19 +130,19 @@ async def _done(task: asyncio.Task[Rollout]) -> None:
     await asyncio.wait((task,))
 
 
-# --- What a rollout takes: seconds, and what was paid for.
+# --- The time that a rollout takes, and its bills.
 
 
 @contextmanager
 def taking(seconds: Counter[str], name: str) -> Iterator[None]:
-    """The time inside is added to what `name` has taken."""
+    """Add the time spent inside to `seconds[name]`."""
     began = time.monotonic()
     yield
     seconds.update({name: time.monotonic() - began})
 
 
 def counted(parts: Parts) -> Mapping[str, float]:
-    """judge/*, spend/* and what else the judge, the meter and the environment have counted so far in this process."""
+    """Return the counts of judge, meter and environment so far in this process: judge/*, spend/* and others."""
     judge = parts.reward.judge_counts()
     spent = parts.meter.bill() if parts.meter is not None else {}
     bills = {"judge": judge, "spend": spent}
@@ -151,8 +151,8 @@ def counted(parts: Parts) -> Mapping[str, float]:
 
 
 async def bill_since(parts: Parts, before: Mapping[str, float]) -> Mapping[str, float]:
-    """By how much each of `counted` has grown since `before`, on all processes. An answer that was kept costs nothing,
-    so a run that is done again pays less: that is why this stands beside the clocks."""
+    """Return the growth of each of `counted` since `before`, over all processes. A cached answer costs nothing, so a
+    repeated run pays less: hence bills are recorded beside the clocks."""
     now = counted(parts)
     if not now:
         return {}

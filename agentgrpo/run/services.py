@@ -1,7 +1,7 @@
-"""Which parts of a run are behind its meter: all that ask a service outside of this process.
+"""Which parts of a run are metered: all parts that ask a service outside this process.
 
-Of the tools fetch and mcp; the others work in this process, or may do anything. Not what makes an index. An engine that
-asks an endpoint is given the meter, as it alone knows what a turn costs."""
+Among tools these are fetch and mcp; other tools work in this process, or may do anything. Index builds are not metered.
+An engine that asks an endpoint is given the meter, because it alone knows the cost of a turn."""
 
 from __future__ import annotations
 
@@ -24,15 +24,15 @@ IN_PROCESS: Mapping[str, frozenset[str]] = {
     "completer": frozenset({"local"}),
     "evidence": frozenset({"gold", "heuristic", "lexical"}),
 }
-"""Kind of part that is metered -> names of those that ask nobody."""
+"""Kind of metered part -> names of the parts that ask no service."""
 
 
 METERED_TOOLS = frozenset({"fetch", "mcp"})
-"""Names of tools, which are the kinds that they are counted by."""
+"""Names of metered tools; their calls are counted under the same names."""
 
 
 def metered(kind: str, name: str, path: str, part: Any, meter: Meter) -> Any:
-    """`part`, behind the meter where it asks a service. path: of its node; it says for whom a completer works."""
+    """Return `part`, metered if it asks a service. path: its node's path, which tells whom a completer works for."""
     if kind == "embedder" and name == "openai" and not path.startswith("retriever"):
         _refuse_unmetered(path, meter)
     if kind == "tool" and name in METERED_TOOLS:
@@ -57,12 +57,12 @@ def metered(kind: str, name: str, path: str, part: Any, meter: Meter) -> Any:
 
 
 def _refuse_unmetered(path: str, meter: Meter) -> None:
-    """Vectors of a memory's entries, or of an evidence judge's words, are computed in the midst of something: nothing
-    there can wait for a meter."""
+    """Refuse vectors for memory entries or an evidence judge's words from a service: they are computed in synchronous
+    code, which cannot wait for a meter. Raises ConfigError if calls are to be recorded or limited."""
     if meter.has_cassette or meter.budget != Budget():
         raise ConfigError(
-            f"{path}.name=openai asks a service that is neither recorded nor counted; allowed with a cassette or a "
-            f"budget are hashing and encoder: {path}.name=hashing, or use cassette=live budget=none"
+            f"{path}.name=openai asks a service that is neither recorded nor counted; with a cassette or a budget use "
+            f"hashing or encoder: {path}.name=hashing, or use cassette=live budget=none"
         )
 
 

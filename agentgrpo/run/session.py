@@ -1,4 +1,4 @@
-"""A whole run, start to verdict: examine the initial policy, train, examine the final one."""
+"""A whole run, start to verdict: evaluate the initial policy, train, evaluate the final one."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from agentgrpo.training.canary import is_pooled, refuse_stale_weights
 from agentgrpo.training.process_group import ProcessGroup, once
 
 UNPROMISED = "not promised"
-"""`determinism` of an engine on servers."""
+"""`determinism` for an engine on servers."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,16 +40,16 @@ class TrainingSession:
     parts: Parts
     examiner: Examiner
     eval_key: str
-    """What the initial policy is examined with: data, weights, sampling and seed, hashed."""
+    """Hash of everything that the evaluation of the initial policy depends on: data, weights, sampling and seed."""
     go_on: str
-    """How to go on with the run, or to begin it again (resume.way_on)."""
+    """How to continue the run, or to start it again (resume.way_on)."""
 
 
 async def run_session(session: TrainingSession, progress: Progress) -> dict[str, Any] | None:
-    """From `progress` to the verdict; returns eval.json's content (None with run.final_eval=false).
+    """Run from `progress` to the verdict; returns eval.json's content (None with run.final_eval=false).
 
-    The initial policy is examined before the first step and its scorecards kept, so that a resumed run compares with
-    the same figures. Raises Preempted after a signal; whatever stage it hits, `agentgrpo resume` goes on from there.
+    The initial policy is evaluated before the first step and its scorecards are kept, so that a resumed run compares
+    with the same figures. Raises Preempted after a signal; `agentgrpo resume` then continues from that stage.
     """
     parts, examiner, engine = session.parts, session.examiner, session.parts.engine
     go_on, grace_s, result = session.go_on, parts.run.grace_s, None
@@ -88,7 +88,7 @@ async def run_session(session: TrainingSession, progress: Progress) -> dict[str,
 
 
 async def probe_services(examiner: Examiner, world: ProcessGroup) -> None:
-    """What the agent works with, before it is needed. Raises ConfigError or TooManyFailures for what is not there."""
+    """Probe the agent's services before use. Raises ConfigError or TooManyFailures if one does not answer."""
     for part in examiner.equipment if world.rank == 0 else ():
         if isinstance(part, Probed):
             try:
@@ -108,7 +108,7 @@ def _note_unrecorded(screen: Screen, *meters: Meter | None) -> None:
 
 
 async def _initial_scorecards(session: TrainingSession, progress: Progress, ctx: RunContext) -> dict[str, Scorecard]:
-    """The initial policy's scorecards, made before the first step and read again by a run that is resumed."""
+    """Return the initial policy's scorecards, made before the first step; a resumed run reads them again."""
     parts, examiner, phase = session.parts, session.examiner, "the evaluation of the start weights"
     ctx.at(phase)
     advice = "add run.final_eval=false, and compare with: agentgrpo eval --ckpt CHECKPOINT --baseline START"
@@ -117,7 +117,7 @@ async def _initial_scorecards(session: TrainingSession, progress: Progress, ctx:
     except DataError as e:
         if progress.step > 0:
             raise DataError(f"{e}; it holds the figures of the start weights: {advice}") from e
-        kept = None  # nothing is trained yet: they are made again
+        kept = None  # nothing is trained yet, so they can be made again
     if kept is None and progress.step > 0:
         raise DataError(
             f"{parts.run.dir}/eval-start.json, the figures of the start weights, is missing or of other tasks; {advice}"
@@ -128,8 +128,8 @@ async def _initial_scorecards(session: TrainingSession, progress: Progress, ctx:
 
 
 def _describe(parts: Parts, probed: str) -> None:
-    """Say whether results depend on scheduling here, and write environment.json. Servers make batches of whatever
-    arrives together, so that a probe which finds no difference promises nothing."""
+    """Print whether results depend on scheduling, and write environment.json. Servers batch requests as they arrive, so
+    a probe that finds no difference proves nothing about them."""
     served = is_pooled(parts.engine)
     determinism = UNPROMISED if served else probed
     parts.screen.line(f"determinism: {determinism}" + (f", servers sample (as probed: {probed})" if served else ""))
@@ -159,8 +159,8 @@ async def examine_only(
     *,
     grace_s: float,
 ) -> dict[str, Any]:
-    """`agentgrpo eval`: both policies on the same tasks and seeds, one after the other, so that one policy is held at a
-    time; returns eval.json's content. They share all but policy and engine."""
+    """Run `agentgrpo eval`: both policies on the same tasks and seeds, one after the other, so that only one is in
+    memory; returns eval.json's content. They share everything but policy and engine."""
     go_on, phase = "nothing was trained; start the evaluation again", "the evaluation"
     held: Examiner | None = None
     try:
@@ -170,9 +170,9 @@ async def examine_only(
             await ctx.do(phase, held.begin())
             before = await ctx.do(phase, held.scorecards("start"))
             await held.engine.close()
-            await held.runner.environment.close()  # each has its own, which may have started something
+            await held.runner.environment.close()  # each policy has its own, which may have started processes
             held = None
-            gc.collect()  # a model is a circle of modules
+            gc.collect()  # a model's modules form reference cycles
             held = trained()
             await ctx.do(phase, held.begin())
             after = await ctx.do(phase, held.scorecards("end"))
@@ -192,7 +192,7 @@ async def examine_only(
 async def show_one(
     trained: Callable[[], Examiner], screen: Screen, world: ProcessGroup, *, grace_s: float
 ) -> ScoredGroup:
-    """`agentgrpo eval` over one question, which compares nothing: its greedy episode, in full on the screen."""
+    """Run `agentgrpo eval` over a single question, without a comparison: print its greedy episode in full."""
     phase = "the evaluation"
     held: Examiner | None = None
     try:

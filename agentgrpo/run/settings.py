@@ -1,6 +1,6 @@
-"""A configuration, read: from here on nobody looks a key up in it.
+"""Typed settings read from a configuration; after that, no code looks up its keys.
 
-config --settings_of--> settings, each of its own type, and the nodes of parts that need others to be built
+config --settings_of--> settings, each with its own type, and nodes for parts that need other parts to be built
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ from agentgrpo.services.cassette import CassetteSettings
 
 @dataclass(frozen=True, kw_only=True)
 class Settings:
-    """Of one configuration, group by group."""
+    """The settings of one configuration, group by group."""
 
     tree: Mapping[str, Any]
-    """As it was composed: for what is compared by it."""
+    """The composed configuration, for comparisons."""
     run: RunSettings
     rollout: RolloutSettings
     hardware: Hardware
@@ -34,7 +34,7 @@ class Settings:
     cassette: CassetteSettings
     budget: Budget
     model: WarmStart | ModelPath
-    """Where the start weights come from."""
+    """Source of the start weights."""
     task: PartNode
     demonstrations: PartNode
     judge: PartNode
@@ -47,22 +47,22 @@ class Settings:
 
     @property
     def each(self) -> Sequence[Settings]:
-        """Of all members, or of the one environment."""
+        """The settings of each member, or of the single environment."""
         return [member.settings for member in self.suite.values()] or [self]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Member:
-    """Of a suite."""
+    """A member of a suite."""
 
     settings: Settings
-    """Of the run that it would be by itself."""
+    """The settings of the member as a run by itself."""
     weight: float
-    """In the mixture."""
+    """Weight in the mixture."""
 
 
 def settings_of(config: Mapping[str, Any]) -> Settings:
-    """Raises ConfigError."""
+    """Read the settings of a configuration. Raises ConfigError."""
     return Settings(
         tree=config,
         run=build_node("run", config["run"]),

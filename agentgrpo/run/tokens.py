@@ -1,4 +1,4 @@
-"""Where a model and its tokenizer mean different things by the same ids: what the run makes of it, a line each."""
+"""Disagreements between a model and its tokenizer over token ids: how the run handles them, a line each."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ NAMED = 5
 
 
 def settle_tokens(renderer: Renderer, policy: Policy) -> Iterator[str]:
-    """Have the tokens end a turn that end the model's, too, and look for tokens that it has no embedding for. Yields
-    what the user may not expect. Raises ConfigError where such a token is to end a turn."""
+    """Let the model's own end tokens also end turns, and find tokens without an embedding. Yields notes for the user.
+    Raises ConfigError if a token that ends turns has no embedding."""
     tokenizer, vocabulary = policy.tokenizer, policy.vocabulary
     if odd := [i for i in renderer.stop_token_ids if i >= vocabulary.rows]:
         raise ConfigError(

@@ -1,4 +1,4 @@
-"""The training run: the one flow, step by step, durable.
+"""The training run: one loop over durable steps.
 
     TaskOrder --take--> [Task] --run_groups--> [EpisodeGroup] --score_groups--> [ScoredGroup]         roll_out
         --keep--> --advantages--> --record--> trajectories --samples--> [TrainingSample]              samples_of
@@ -6,7 +6,7 @@
         --sync--> engine --canary--> --record--> metrics                                              finish_step
         --evaluation, checkpoint-->                                                                   between_steps
 
-A step is a pure function of the weights before it and of its number: one that was interrupted is simply done again.
+A step is a pure function of its number and the weights before it: an interrupted step is simply repeated.
 """
 
 from __future__ import annotations
@@ -49,14 +49,14 @@ from agentgrpo.training.canary import is_pooled, refuse_stale_weights
 from agentgrpo.training.process_group import once, share
 
 SYNC_SHARE = 0.5
-"""Of run.grace_s, for servers to take new weights after a stop request; the rest is for the checkpoint."""
+"""Share of run.grace_s in which servers may take new weights after a stop request; the rest is for the checkpoint."""
 
 
 async def roll_out(parts: Parts, step: int, rates: Rates | None = None) -> Rollout:
-    """The step's tasks to scored groups, the same on all processes. Cancelled, it stops everything it started.
+    """Turn the step's tasks into scored groups, the same in all processes. If cancelled, it stops everything started.
 
-    Dynamic sampling (DAPO, arXiv 2503.14476, section 3.2): in the place of a zero-variance or failed group another task
-    is rolled out, in rollout.refill_rounds further rounds at most. rates: what a curriculum goes by."""
+    Dynamic sampling (DAPO, arXiv 2503.14476, section 3.2): a zero-variance or failed group is replaced by a rollout of
+    another task, in at most rollout.refill_rounds further rounds. rates: solve rates for a curriculum."""
     settings, seconds = parts.rollout, Counter[str]()
 
     async def run_and_score(own: Sequence[Task]) -> list[ScoredGroup]:
@@ -94,7 +94,7 @@ async def roll_out(parts: Parts, step: int, rates: Rates | None = None) -> Rollo
 
 
 async def demonstrate(parts: Parts, step: int, rates: Rates | None = None) -> Rollout:
-    """In the place of `roll_out`: the step's demonstrations, which nobody samples and nobody scores."""
+    """Replacement for `roll_out`: returns the step's demonstrations, which are neither sampled nor scored."""
     assert parts.demonstrations is not None
     with asking_step(step):
         before = counted(parts)
@@ -106,17 +106,17 @@ async def demonstrate(parts: Parts, step: int, rates: Rates | None = None) -> Ro
 
 @dataclass(frozen=True, kw_only=True)
 class StepSamples:
-    """What a step trains on."""
+    """The samples that a step trains on."""
 
     samples: Sequence[TrainingSample]
     tags: Mapping[str, float]
     state: StepState
-    """What the next step begins with."""
+    """State that the next step begins with."""
 
 
 def samples_of(parts: Parts, step: int, rollout: Rollout, state: StepState) -> StepSamples:
-    """Choose and credit the groups that are trained on: the step's own, those of zero variance with advantage 0, and
-    with algorithm.replay_groups groups of earlier steps in their place. All of the step's are recorded, chosen or
+    """Choose and credit the groups to train on: the step's own, zero-variance groups with advantage 0, and with
+    algorithm.replay_groups earlier groups in place of the dropped ones. Every group of the step is recorded, chosen or
     not. Raises TooManyFailures."""
     algorithm = parts.trainer.algorithm
     scored, kl_tags = with_kl_penalty(rollout.scored, parts.trainer)
@@ -143,15 +143,15 @@ def samples_of(parts: Parts, step: int, rollout: Rollout, state: StepState) -> S
 
 
 async def train_step(parts: Parts, progress: Progress, ctx: RunContext, rollouts: Rollouts) -> dict[str, float]:
-    """One step's tags; afterwards the weights are updated, and only then. A stop request abandons the rollout
-    (Preempted); past run.step_timeout_s it is a TimeoutError."""
+    """Run one step and return its tags; the weights are updated only at its end. A stop request abandons the rollout
+    (Preempted). A rollout longer than run.step_timeout_s raises TimeoutError."""
     step = progress.step
     progress.next_state = replace(progress.state, sampler=None)
     guard = partial(parts.guards.look, step)
     guard(progress.dev_tags)
     rollout = await ctx.do(f"the rollout of step {step}", rollouts.of(step, progress.state.rates))
     began = time.monotonic()
-    heap.give_back()  # what the rollout took; the update's tensors are of other sizes
+    heap.give_back()  # frees the rollout's memory: the update's tensors have other sizes
     ctx.at(f"the update of step {step}")
     chosen = samples_of(parts, step, rollout, progress.next_state)
     for line in new_failures(rollout.scored, progress.told):
@@ -170,9 +170,9 @@ async def train_step(parts: Parts, progress: Progress, ctx: RunContext, rollouts
 
 
 async def sync(parts: Parts, ctx: RunContext, version: int) -> dict[str, float]:
-    """The policy's weights, after `version` updates, into the engine, and a canary's tags."""
+    """Load the policy's weights, after `version` updates, into the engine, and return the canary's tags."""
     phase = f"the weight sync of step {version - 1}"
-    # Servers may be long in coming; what this process does by itself is no longer than any computation.
+    # Servers may take long; the work of this process alone takes no longer than any computation.
     part = SYNC_SHARE if is_pooled(parts.engine) else 1.0
     await ctx.do(phase, parts.engine.load_weights(version), share=part)
     canary = refuse_stale_weights(parts.engine, parts.trainer.policy, parts.canary_ids, version - 1)
@@ -182,17 +182,17 @@ async def sync(parts: Parts, ctx: RunContext, version: int) -> dict[str, float]:
 async def finish_step(
     parts: Parts, progress: Progress, ctx: RunContext, rollouts: Rollouts, tags: dict[str, float], *, began_cpu_s: float
 ) -> None:
-    """What every step ends with, skipped or not: its weights go to the engine, its tags into the records. Between its
-    update and its record the weights are ahead of the files, and no checkpoint may be taken: what fails there (a stale
-    engine, a full disk) ends the run at the last checkpoint. Where only nobody is left to take the new weights, or
-    nobody takes them soon after a stop request, the step is whole, and the run ends behind it."""
+    """Finish a step, skipped or not: send its weights to the engine and record its tags. Between update and record the
+    weights are ahead of the files, so no checkpoint may be saved; a failure there (a stale engine, a full disk) ends
+    the run at the last checkpoint. If the only failure is that no server takes the new weights, or none in time after a
+    stop request, the step is complete and the run ends after it."""
     step = progress.step
     await rollouts.settle()
     lost: NoServer | Preempted | None = None
     with parts.clock.stage(Stage.SYNC):
         try:
             tags |= await sync(parts, ctx, step + 1)
-        except (NoServer, Preempted) as e:  # whoever goes on checks the weights again, before the next step
+        except (NoServer, Preempted) as e:  # a resumed run checks the weights again before the next step
             lost = e
     tags |= progress.dev_tags
     guarded = parts.guards.close(step, tags)
@@ -207,7 +207,7 @@ async def finish_step(
 
 
 async def between_steps(parts: Parts, progress: Progress, ctx: RunContext) -> None:
-    """The dev evaluation and the checkpoint that are due before step `progress.step`."""
+    """Run the dev evaluation and save the checkpoint that are due before step `progress.step`."""
     run, step = parts.run, progress.step
     ctx.stop_if_asked(f"the start of step {step}")
     if run.eval_every and step and step % run.eval_every == 0 and progress.dev_step != step:
@@ -220,13 +220,13 @@ async def between_steps(parts: Parts, progress: Progress, ctx: RunContext) -> No
 
 
 async def train(parts: Parts, progress: Progress, ctx: RunContext) -> None:
-    """From `progress` to run.max_steps or run.max_cpu_s. Raises Preempted after a signal, TrainingError when a guard
-    says so; either way a checkpoint of the last whole step is left behind."""
+    """Train from `progress` to run.max_steps or run.max_cpu_s. Raises Preempted after a signal, TrainingError if a
+    guard demands it; either way a checkpoint of the last whole step is saved."""
     if not _is_over(parts, progress):
         parts.screen.stage("training", parts.run.max_steps if parts.run.max_cpu_s is None else None)
         parts.screen.advance(progress.step)
     progress.cpu_s = once(parts.world, lambda: trained_cpu_s(Path(parts.run.dir)))
-    parts.clock.lap()  # what came before belongs to no step
+    parts.clock.lap()  # earlier time belongs to no step
     rollouts = Rollouts(parts, ctx, partial(demonstrate if parts.demonstrations else roll_out, parts))
     try:
         await begin_again(parts, progress, ctx, rollouts)
@@ -243,24 +243,24 @@ async def train(parts: Parts, progress: Progress, ctx: RunContext) -> None:
             with parts.watch.step(f"what follows step {progress.step - 1}"):
                 await between_steps(parts, progress, ctx)
     except BaseException:
-        with suppress(ProcessError):  # what ends the run here may not end it in the other processes
+        with suppress(ProcessError):  # the other processes may not end with the same error
             await leave(parts, progress, ctx, rollouts)
         raise
     await leave(parts, progress, ctx, rollouts)
 
 
-# --- What is not the rule: a step that is given up, a run that is resumed or left.
+# --- Exceptions to the rule: a skipped step, a resumed run, the end of a run.
 
 
 async def give_up(parts: Parts, progress: Progress, rollouts: Rollouts, error: Exception) -> dict[str, float]:
-    """The tags of a step that `error` has ended: it is skipped, or a guard goes back to an earlier checkpoint. Raises
-    what ends the run."""
+    """Return the tags of a step that `error` has ended: it is skipped, or a guard rolls back to an earlier checkpoint.
+    Raises errors that end the run."""
     if isinstance(error, TrainingError):
         progress.is_unrecorded = False  # a refused update has changed nothing
     if isinstance(error, TooManyFailures | GuardHalt):
         raise error
     if isinstance(error, GuardRollback):
-        await rollouts.abandon()  # what was begun samples from the weights that are given up, as what is kept did
+        await rollouts.abandon()  # it samples from the discarded weights, and so did the replayed groups
         progress.next_state = replace(progress.next_state, sampler=None, replay=())
         return parts.guards.seen | roll_back(parts, progress, error)
     progress.skipped_in_a_row += 1
@@ -275,7 +275,7 @@ async def give_up(parts: Parts, progress: Progress, rollouts: Rollouts, error: E
 
 
 async def begin_again(parts: Parts, progress: Progress, ctx: RunContext, rollouts: Rollouts) -> None:
-    """In a run that is resumed: roll out again what had been begun early, with the weights it was sampled from."""
+    """In a resumed run: repeat a rollout that had been begun early, with the weights that it sampled from."""
     step, sampler = progress.step, progress.state.sampler
     if sampler is None or _is_over(parts, progress):
         return
@@ -288,19 +288,19 @@ async def begin_again(parts: Parts, progress: Progress, ctx: RunContext, rollout
 
 
 async def leave(parts: Parts, progress: Progress, ctx: RunContext, rollouts: Rollouts) -> None:
-    """Nothing in flight any more, and a checkpoint of the last whole step."""
+    """Stop all rollouts, and save a checkpoint of the last whole step."""
     await rollouts.close()
     if parts.run.checkpoint_every and progress.saved_step != progress.step and not progress.is_unrecorded:
         save(parts, progress, ctx)
 
 
 def _is_over(parts: Parts, progress: Progress) -> bool:
-    """Whether the next step is not done any more, which with several processes the clock of the first one says."""
+    """Return whether training is over; with several processes, the first one's clock decides."""
     if parts.run.max_cpu_s is None:
         return progress.step >= parts.run.max_steps
     return once(parts.world, lambda: is_trained(parts.run, progress.step, progress.cpu_s))
 
 
 def _ids(groups: Sequence[ScoredGroup]) -> set[str]:
-    """Of their tasks."""
+    """Return the ids of the groups' tasks."""
     return {group.group.task.id for group in groups}

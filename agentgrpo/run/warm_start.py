@@ -1,11 +1,11 @@
-"""The warm start: from nothing to a tiny policy that searches, or uses tools, the way the demonstrations do.
+"""The warm start: from nothing to a tiny policy that searches, or uses tools, as the demonstrations do.
 
     demonstration worlds -> tokenizer -> [Episode] of the real environment -> [WeightedSample] -> supervised epoch ->
     folder
 
-The episodes are made by the same loop that training uses, with a scripted engine in the policy's place, so that
-tokens and masks are exactly what the loop makes. The folder is kept in a cache under a hash of everything that
-determines it; whoever comes second, also at the same time from another process, uses what the first has made.
+The training loop makes the episodes, with a scripted engine in place of the policy's, so tokens and masks are exactly
+those of training. The folder is cached under a hash of everything that determines it; a later or concurrent process
+uses the same folder.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ SOURCES = (
     "rollout/demonstrations/oracle.py",
     "run/warm_start.py",
 )
-"""Parts of the package whose source determines a warm start, and so its place in the cache."""
+"""Parts of the package whose source code determines a warm start, and so its cache key."""
 
 MakeRenderer = Callable[[PreTrainedTokenizerBase], Renderer]
 MakeRunner = Callable[[Engine, Renderer, Mapping[str, Sequence[Passage]]], Runner]
@@ -65,15 +65,15 @@ Progress = Callable[[str, int, int], None]
 class WarmStart:
     """How a tiny policy is made from nothing: demonstrations, tokenizer, model, loss weights, optimisation.
 
-    A token's weight in the loss: `context_weight` for what the policy did not write; for what it wrote,
+    A token's weight in the loss: `context_weight` for tokens that the policy did not write. For its own tokens:
     `decision_weight` for the first token of a turn (search or answer?), `later_query_weight` for the rest of every
     search or call but the first, `answer_weight` for the rest of an answer and `action_weight` for the rest of a first
     search or call.
-    (Decisions stay at 1, so that they are made as often as demonstrated; what must be copied from documents is hard
-    and rare, so it counts more.)"""
+    (Decisions stay at 1, so that they are made as often as demonstrated; copying from documents is hard and rare, so it
+    weighs more.)"""
 
     worlds: int = 120
-    """In whatever phases the data set has: each is learned from after the one before it."""
+    """Worlds over all phases of the data set; each phase is learned after the one before it."""
     tasks_per_world: int = 90
     vocab_size: int = 704
     tokenizer_worlds: int = 8
@@ -97,9 +97,9 @@ class WarmStart:
     lr: float = 3e-3
     muon_lr: float = 0.012
     lora: LoraSettings = field(default_factory=LoraSettings)
-    """An adapter that trains after the warm start, which makes whole weights, instead of these."""
+    """Adapter that trains after the warm start, in place of the whole weights that the warm start makes."""
     freeze: tuple[str, ...] = ()
-    """What does not train after it: embeddings, head, and patterns over parameter names."""
+    """Parts that do not train after the warm start: embeddings, head, and patterns over parameter names."""
 
     def __post_init__(self) -> None:
         for name in ("worlds", "tasks_per_world", "tokenizer_worlds"):
@@ -107,7 +107,7 @@ class WarmStart:
                 raise ConfigError(f"warm start: {name}={getattr(self, name)}; at least 1 is allowed")
 
     def key(self, demonstration_fingerprint: str, environment_key: str, seed: int) -> str:
-        """Name of the result in the cache: a hash of everything that determines it."""
+        """Return the cache key: a hash of all inputs."""
         made_with = {key: value for key, value in asdict(self).items() if key not in ("lora", "freeze")}
         return key_of(made_with, demonstration_fingerprint, environment_key, seed)
 
@@ -123,11 +123,11 @@ class WarmStart:
         cache: Path | None = None,
         progress: Progress | None = None,
     ) -> Path:
-        """A transformers folder with the policy, from the cache or made now. Call it outside of any event loop.
+        """Return a transformers folder with the policy, from the cache or made now. Call it outside any event loop.
 
-        `make_runner(engine, renderer, corpora)`: the environment that will be trained in, for a demonstration world's
-        corpora;
-        `environment_key` names all that it and `make_renderer` depend on besides the source, such as their settings.
+        `make_runner(engine, renderer, corpora)`: makes the training environment for a demonstration world's corpora.
+        `environment_key` names everything besides the source code that it and `make_renderer` depend on, such as
+        settings.
         `teaches`: Policy.knows_format.
         `seed` draws the initial weights and the order of training; the demonstrations are the same for all seeds."""
         home = (
@@ -151,12 +151,12 @@ class WarmStart:
         progress: Progress,
     ) -> None:
         progress("tokenizer", 0, 1)
-        renderer = make_renderer(self._tokenizer((), dataset.language))  # bytes: any text, at length
+        renderer = make_renderer(self._tokenizer((), dataset.language))  # bytes only: encodes any text, in many tokens
         texts: list[str] = []
         for world in dataset.demonstration_worlds(self.tokenizer_worlds, self.tasks_per_world):
             episodes = demonstrate(world, renderer, make_runner)
             texts += [renderer.decode(branch.token_ids) for episode in episodes for branch in episode.branches]
-            # in the context a passage follows its label and a space: so must the tokenizer meet its first word
+            # in a context, a label and a space precede a passage: the tokenizer must see its first word the same way
             texts += [f" {passage.text}" for passages in world.corpora().values() for passage in passages]
         tokenizer = self._tokenizer(texts, dataset.language)
         renderer = make_renderer(tokenizer)
@@ -204,8 +204,8 @@ class WarmStart:
         return train_tokenizer(texts, vocab_size=self.vocab_size, **own)
 
     def weigh(self, episode: Episode, renderer: Renderer, answer: str, *, phase: int = 0) -> list[WeightedSample]:
-        """The tokens of each of the episode's contexts with their weights in the loss. `answer`: how a turn opens that
-        answers."""
+        """Return the tokens of each of the episode's contexts, with their loss weights. `answer`: text that opens an
+        answering turn."""
         return [self._weigh(branch, renderer, answer, phase) for branch in episode.branches]
 
     def _weigh(self, branch: Branch, renderer: Renderer, answer: str, phase: int) -> WeightedSample:
@@ -225,7 +225,7 @@ class WarmStart:
 
 
 def key_of(*parts: object) -> str:
-    """Hash of JSON values, of the libraries' versions, and of the sources that determine what is made of them."""
+    """Hash JSON values, the versions of the libraries, and the sources that a warm start depends on."""
     given = (*parts, torch.__version__, transformers.__version__)
     digest = blake2b(json.dumps(given, sort_keys=True).encode(), digest_size=12)
     package = Path(agentgrpo.__file__).parent
@@ -236,7 +236,7 @@ def key_of(*parts: object) -> str:
 
 
 def demonstrate(world: DemonstrationWorld, renderer: Renderer, make_runner: MakeRunner) -> list[Episode]:
-    """One episode per task of the world, in order, by its demonstrators. An infrastructure failure raises."""
+    """Return one episode per task of the world, in order, by its demonstrators. An infrastructure failure raises."""
     demonstrators = {task.id: world.demonstrator(task) for task in world.tasks}
     runner = make_runner(scripted(renderer, demonstrators.__getitem__), renderer, world.corpora())
 
@@ -249,7 +249,7 @@ def demonstrate(world: DemonstrationWorld, renderer: Renderer, make_runner: Make
 
 
 def scripted(renderer: Renderer, demonstrator: Callable[[str], Demonstrator | ToolDemonstrator]) -> ScriptedEngine:
-    """An engine that says what the demonstrator of each task (by its id) does."""
+    """Return an engine that writes the turns of each task's demonstrator, looked up by task id."""
 
     def script(key: SeedKey, context: str) -> str:
         return said_by(demonstrator(key.task_id), context, renderer)

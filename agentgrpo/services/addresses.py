@@ -1,7 +1,7 @@
-"""Which addresses a URL from a stranger may lead to: public unicast ones, and what the configuration allows by name.
+"""Addresses that a URL from a stranger may lead to: public unicast addresses, and those that the configuration allows.
 
-A name is resolved here, once, and what is checked is what is connected to: a name that resolves to a public address
-when it is checked and to a private one when it is used (DNS rebinding) has no second chance."""
+A name is resolved once, here, and the connection goes to the address that was checked. So a name cannot resolve to a
+public address for the check and to a private one for the connection (DNS rebinding)."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ Resolve: TypeAlias = Callable[[str, int], Awaitable[Sequence[str]]]
 _SPECIAL = tuple(
     ipaddress.ip_network(text)
     for text in (
-        # IANA's special-purpose registries, spelled out: what ipaddress knows of them differs between Python releases
+        # IANA's special-purpose registries, spelled out: those of ipaddress differ between Python releases
         *("0.0.0.0/8", "10.0.0.0/8", "100.64.0.0/10", "127.0.0.0/8", "169.254.0.0/16", "172.16.0.0/12", "192.0.0.0/24"),
         *("192.0.2.0/24", "192.31.196.0/24", "192.52.193.0/24", "192.88.99.0/24", "192.168.0.0/16", "192.175.48.0/24"),
         *("198.18.0.0/15", "198.51.100.0/24", "203.0.113.0/24", "224.0.0.0/4", "240.0.0.0/4"),
@@ -37,22 +37,22 @@ _NUMERIC = re.compile(r"\d*|0x[0-9a-f]*", re.IGNORECASE | re.ASCII)
 _NAME = re.compile(r"[a-z0-9_-]+(\.[a-z0-9_-]+)*", re.ASCII)
 _WELL_KNOWN = ("example.com", "wikipedia.org")
 _lookups = ThreadPoolExecutor(max_workers=8, thread_name_prefix="lookup")
-"""Apart from the event loop's own threads: a name server that hangs holds up only those who ask for names."""
+"""Separate from the event loop's own threads: a name server that hangs holds up only name lookups."""
 
 
 class Forbidden(ValueError):
-    """The URL, or an address that it leads to, may not be reached."""
+    """The URL, or an address behind it, may not be reached."""
 
 
 def is_public(address: Address) -> bool:
-    """Whether it is a public unicast address."""
+    """Whether `address` is a public unicast address."""
     if isinstance(address, ipaddress.IPv6Address) and (address not in _GLOBAL_IPV6 or address.scope_id is not None):
         return False
     return not any(address in network for network in _SPECIAL if network.version == address.version)
 
 
 async def resolve(host: str, port: int) -> list[str]:
-    """As the system resolves names. Raises OSError (socket.gaierror)."""
+    """Resolve a name like the system does; returns addresses, best first. Raises OSError (socket.gaierror)."""
     loop = asyncio.get_running_loop()
     return await loop.run_in_executor(_lookups, _lookup, host, port)
 
@@ -63,8 +63,8 @@ def _lookup(host: str, port: int) -> list[str]:
 
 
 class Reachable:
-    """The rule: public unicast addresses, the addresses in `networks` ("10.1.0.0/16"), and whatever the names in
-    `hosts` resolve to."""
+    """The addresses that may be reached: public unicast addresses, those in `networks` ("10.1.0.0/16"), and all
+    addresses of the names in `hosts`."""
 
     def __init__(self, *, hosts: Iterable[str] = (), networks: Iterable[str] = (), resolve: Resolve = resolve) -> None:
         self._hosts = frozenset(_name(host) for host in hosts)
@@ -72,8 +72,8 @@ class Reachable:
         self._resolve = resolve
 
     async def addresses(self, host: str, port: int) -> list[Address]:
-        """The addresses of `host`, all of them checked, best first. Raises Forbidden, also where only one of them may
-        not be reached, and OSError where the name has none."""
+        """Return the addresses of `host`, best first, after checking each. Raises Forbidden if any of them may not be
+        reached, and OSError if the name has no address."""
         host = _name(host)
         literal = _literal(host)
         texts = [literal] if literal else await self._resolve(host, port)
@@ -88,8 +88,8 @@ class Reachable:
         return [address for address in found if address is not None]
 
     async def is_cut_off(self) -> bool:
-        """Whether no name can be looked up here: names that everybody knows get no answer, not even that there is no
-        such name. For after a failure that looks like it, as a stranger's name may be such that its servers fail."""
+        """Whether no name can be looked up here: even well-known names get no answer from any name server. Called after
+        a failed lookup, because the name servers of a stranger's name may fail by themselves."""
         lookups = (self._resolve(host, 443) for host in _WELL_KNOWN)
         answers = await asyncio.gather(*lookups, return_exceptions=True)
         return all(isinstance(a, socket.gaierror) and a.errno == socket.EAI_AGAIN for a in answers)
@@ -99,8 +99,8 @@ class Reachable:
 
 
 def _literal(host: str) -> str | None:
-    """`host` if it is an address, None if it is a name. Raises Forbidden for addresses that are written otherwise than
-    1.2.3.4: in decimal, octal, hexadecimal or with parts left out, resolvers read them in different ways."""
+    """Return `host` if it is an address, None if it is a name. Raises Forbidden for an IPv4 address in another form
+    than 1.2.3.4: resolvers differ on decimal, octal and hexadecimal numbers and on omitted parts."""
     if _address(host) is not None:
         return host
     if not _NAME.fullmatch(host) or _NUMERIC.fullmatch(host.rpartition(".")[2]):
@@ -116,7 +116,7 @@ def _address(text: str) -> Address | None:
 
 
 def _name(host: str) -> str:
-    """As it is compared: lower case, without the root's dot."""
+    """Return a host name for comparison: in lower case, without the root's dot."""
     return host.lower().removesuffix(".")
 
 

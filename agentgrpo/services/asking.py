@@ -1,5 +1,4 @@
-"""Who asks: the step and the episode that a call is made for, and the bill that it is written on, known to whatever is
-called inside of them."""
+"""The step and the episode that a call is made for, and the bill that it is counted on, as context variables."""
 
 from __future__ import annotations
 
@@ -12,12 +11,12 @@ from dataclasses import dataclass, field
 
 @dataclass(slots=True)
 class Account:
-    """What one attempt at an episode has asked for, paid for or replayed: a replay must meet its limits where the
-    recording met them."""
+    """The calls of one attempt at an episode, paid for or replayed, so that a replay reaches its limits at the same
+    calls."""
 
     calls: Counter[str] = field(default_factory=Counter)
     money: int = 0
-    """In billionths."""
+    """Money in billionths."""
 
 
 _step: ContextVar[int | None] = ContextVar("step", default=None)
@@ -27,7 +26,7 @@ _bill: ContextVar[MutableMapping[str, float] | None] = ContextVar("bill", defaul
 
 @contextmanager
 def asking_step(step: int) -> Iterator[None]:
-    """What is asked inside is for this step of training. Outside of any, as in evaluations, it is for the run alone."""
+    """Count calls inside the block for this training step. Other calls, as in evaluations, count for the run only."""
     token = _step.set(step)
     try:
         yield
@@ -37,7 +36,7 @@ def asking_step(step: int) -> Iterator[None]:
 
 @contextmanager
 def asking_episode() -> Iterator[Account]:
-    """What is asked inside is for one attempt at an episode."""
+    """Count calls inside the block for one attempt at an episode; yields its Account."""
     account = Account()
     token = _account.set(account)
     try:
@@ -48,7 +47,7 @@ def asking_episode() -> Iterator[Account]:
 
 @contextmanager
 def asking_on(bill: MutableMapping[str, float]) -> Iterator[None]:
-    """What `count` names inside is added to `bill`."""
+    """Let `count` add to `bill` inside the block."""
     token = _bill.set(bill)
     try:
         yield
@@ -57,7 +56,7 @@ def asking_on(bill: MutableMapping[str, float]) -> Iterator[None]:
 
 
 def count(name: str) -> None:
-    """One more of `name`, on the bill of whoever asks, if there is one."""
+    """Add one to `name` on the current bill, if any."""
     if (bill := _bill.get()) is not None:
         bill[name] = bill.get(name, 0.0) + 1
 

@@ -1,4 +1,5 @@
-"""The budget: prices, and limits on calls, money and (not of an episode) seconds of an episode, a step and the run."""
+"""The budget: prices, and limits on calls, money and (except for an episode) seconds of an episode, a step and the
+run."""
 
 from __future__ import annotations
 
@@ -12,12 +13,12 @@ ASKED_BY_POLICY = ("web", "vdb", "rerank", "fetch", "mcp")
 ASKED_OF_MODELS = ("judge", "reader", "validity", "policy")
 KINDS = (*ASKED_BY_POLICY, *ASKED_OF_MODELS)
 OVER_BUDGET = "over_budget"
-"""`kind` of the RetrieverError that a call over its episode's limit ends with: to be told to the policy."""
+"""`kind` of the RetrieverError of a call over its episode's limit, which the policy is told about."""
 _UNITS = 1_000_000_000
 
 
 def units(money: float) -> int:
-    """In billionths: added up exactly, so that a hundred calls at 0.05 come to 5."""
+    """Convert money to integer billionths, so that sums are exact: a hundred calls at 0.05 cost 5."""
     return round(money * _UNITS)
 
 
@@ -26,22 +27,22 @@ def money(units: int) -> float:
 
 
 def number(value: float) -> str:
-    """As a command line takes it: 1000000, not 1e+06."""
+    """Return a number in the spelling of a command line: 1000000, not 1e+06."""
     return str(int(value)) if float(value).is_integer() and abs(value) < 1e15 else repr(float(value))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Prices:
-    """Of one call, by kind, in any currency. judge, reader, validity and policy (turns of engine=openai): beside what
-    they say tokens cost."""
+    """Prices per call and kind, in any currency. For judge, reader, validity and policy (turns of engine=openai) they
+    are added to the token prices of those parts."""
 
     web: float = 0.0
     vdb: float = 0.0
     rerank: float = 0.0
     fetch: float = 0.0
-    """A page, of a search agent's or of the tool."""
+    """Price of a page that a search agent or the tool fetches."""
     mcp: float = 0.0
-    """A call of an MCP server's tool."""
+    """Price of a call to a tool of an MCP server."""
     judge: float = 0.0
     reader: float = 0.0
     validity: float = 0.0
@@ -69,7 +70,7 @@ class Prices:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CallLimits:
-    """At most so many calls of each kind; null = any number."""
+    """Maximum number of calls of each kind; null = no limit."""
 
     web: int | None = None
     vdb: int | None = None
@@ -104,7 +105,7 @@ class SpendingLimits:
     calls: CallLimits = field(default_factory=CallLimits)
     money: float | None = None
     seconds: float | None = None
-    """Spent in calls, those side by side added up; the one under way when it is passed is not broken off."""
+    """Total duration of calls, concurrent calls added up; a call under way when the limit is passed is not cut off."""
 
     @property
     def any(self) -> bool:
@@ -113,8 +114,8 @@ class SpendingLimits:
     def passed_by(
         self, kind: str, price: int, *, calls: int, money_spent: int, seconds: float = 0.0
     ) -> tuple[str, float] | None:
-        """The key and value of the limit that one more call of this kind would pass. price, money_spent: in billionths.
-        calls: of this kind so far."""
+        """Return the key and value of the limit that one more call of this kind would pass, None if it passes no limit.
+        price, money_spent: in billionths. calls: number of calls of this kind so far."""
         most = self.calls.by_kind.get(kind)
         if most is not None and calls + 1 > most:
             return f"calls.{kind}", most
@@ -127,8 +128,8 @@ class SpendingLimits:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EpisodeLimits(SpendingLimits):
-    """Not of seconds: which of the calls side by side is over them would depend on which of them ends first, and a
-    replay ends them in another order."""
+    """Limits without seconds: the call that passes a limit on seconds depends on the order in which concurrent calls
+    end, and a replay ends them in another order."""
 
     seconds: None = field(default=None, init=False)
 
@@ -139,12 +140,12 @@ class Budget:
 
     prices: Prices = field(default_factory=Prices)
     per_episode: EpisodeLimits = field(default_factory=EpisodeLimits)
-    """Of what one attempt at an episode asks for, replayed or not; the policy is told. Models (judge, reader,
-    validity, policy) have no such limit: they answer several episodes at once, or are who would have to be told."""
+    """Limits on the calls of one attempt at an episode, replayed or not; the policy is told when it reaches one. Models
+    (judge, reader, validity, policy) have no such limit: they answer several episodes at once, or are the policy."""
     per_step: SpendingLimits = field(default_factory=SpendingLimits)
-    """Of what is paid for in one go at a step of training."""
+    """Limits on the calls that are paid for in one attempt at a training step."""
     per_run: SpendingLimits = field(default_factory=SpendingLimits)
-    """Of all that is paid for in a run directory, also for steps that were done again."""
+    """Limits on all calls that are paid for in a run directory, repeated steps included."""
 
     def __post_init__(self) -> None:
         for scope, limits in self.by_scope.items():

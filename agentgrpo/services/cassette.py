@@ -1,18 +1,17 @@
-"""The cassette: what services outside have answered, to be replayed.
+"""The cassette: recorded answers of external services, to be replayed.
 
-    mode=live     there is none
-    mode=fill     what is there is replayed, all else asked and recorded
-    mode=strict   only replayed; what is not there ends the run, and nobody is ever asked
+    mode=live     no cassette is used
+    mode=fill     recorded answers are replayed; other requests are sent, and their answers recorded
+    mode=strict   replay only; a request without a recorded answer ends the run, and no service is ever called
 
-A request is its kind and JSON with sorted keys: what decides the answer, and neither an address, a key nor a time
-limit. The first answer to it stays: a web search that finds other pages tomorrow is answered as it was today, in the
-run that records as in those that replay it, or a replay would go another way than its recording.
+A request consists of its kind and JSON with sorted keys: everything that decides the answer, but no address, key or
+time limit. The first answer to it is kept. If a web search finds other pages tomorrow, it still gets today's answer, in
+the recording run and in its replays; otherwise a replay would diverge from its recording.
 
-Failures that are facts of the world (a page that is not there) are answers and recorded. Those that pass (a time-out, a
-full server, a refused key) are not: replayed, they would fail every later run, and the second attempt at an episode,
-which is there so that they leave no trace. What such a failure has changed in an episode (a web search served by vdb)
-a strict replay meets as a request that is not there; another run with mode=fill asks for it, and completes the
-recording.
+Permanent failures (a page that does not exist) are recorded as answers. Transient failures (a time-out, a full server,
+a refused key) are not: replayed, they would fail every later run, and also the second attempt at an episode, which
+exists to undo them. If a transient failure changed an episode (vdb served a web search), a strict replay makes a
+request that is not recorded. Another run with mode=fill sends it and completes the recording.
 """
 
 from __future__ import annotations
@@ -28,11 +27,11 @@ from agentgrpo.core.errors import ConfigError, DataError
 from agentgrpo.services.paid import PaidCache
 
 _SHOWN = 300
-"""Characters of a request in a message."""
+"""Maximum number of characters of a request in a message."""
 
 
 class CassetteMiss(DataError):
-    """mode=strict, and the request is not on the cassette."""
+    """In mode=strict, a request is not on the cassette."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,15 +40,15 @@ class CassetteSettings:
 
     mode: Literal["live", "fill", "strict"] = "live"
     path: Path | None = None
-    """The file; several runs and processes may share one. It is for one set of services: where a server is, is no part
-    of a request."""
+    """The file; several runs and processes may share one. Use a file for one set of services only, because requests do
+    not contain the server's address."""
 
     def __post_init__(self) -> None:
         if self.mode != "live" and self.path is None:
             raise ConfigError(f"cassette.mode={self.mode} needs a file; give it one: cassette.path=FILE")
 
     def open(self) -> Cassette | None:
-        """Raises ConfigError where there is nothing to replay."""
+        """Open the cassette; None in mode=live. Raises ConfigError if there is nothing to replay."""
         if self.mode == "live" or self.path is None:
             return None
         if self.mode == "strict" and not self.path.expanduser().is_file():
@@ -62,7 +61,7 @@ class CassetteSettings:
 
 @dataclass(frozen=True, slots=True)
 class ServiceRequest:
-    """`text` is canonical JSON."""
+    """A request as recorded; `text` is canonical JSON."""
 
     kind: str
     text: str
@@ -77,7 +76,7 @@ class ServiceRequest:
 
     @property
     def shown(self) -> str:
-        """For messages; JSON has no control characters."""
+        """The request for messages, cut to length; JSON has no control characters."""
         cut = self.text if len(self.text) <= _SHOWN else f"{self.text[:_SHOWN]}... ({len(self.text)} characters)"
         return f"{self.kind} {cut}"
 
@@ -88,11 +87,12 @@ class RecordedReply:
     outcome: str
     """JSON: {"reply": ...} or {"failure": [kind, message]}."""
     seconds: float
-    """That it took when it was asked."""
+    """Duration of the original request."""
 
 
 class Cassette(PaidCache[RecordedReply]):
-    """Each row bears a seal, as SQLite does not notice a changed byte inside of a text."""
+    """Recorded answers in an SQLite file. Each row has a seal, because SQLite does not notice changed bytes in a
+    text."""
 
     advice = "copy it again with the files beside it (FILE*), once nobody writes to it, or give {setting} another file"
     table, columns, what = "cassette", ("kind", "request", "outcome", "seconds", "seal"), "the cassette's answers"

@@ -1,8 +1,8 @@
-"""One URL that answers in JSON. A call ends in time, with a result or a typed error, whatever the server does.
+"""A client for one URL that answers in JSON. A call ends in time, with a result or a typed error, whatever the server
+does.
 
-httpx's own timeouts are per read, which a slow drip outlives: they are off, and one deadline spans every attempt and
-every pause between attempts. Bodies are asked for uncompressed and refused otherwise: a few kilobytes of gzip can be
-gigabytes of text."""
+httpx's own timeouts are per read, so a slow drip outlives them. They are off, and one deadline spans all attempts and
+the pauses between them. Compressed bodies are refused: a few kilobytes of gzip can be gigabytes of text."""
 
 from __future__ import annotations
 
@@ -29,16 +29,17 @@ from agentgrpo.services.asking import count
 from agentgrpo.services.rate import Grant, RateLimiter, pause_s, retry_after_s
 from agentgrpo.services.secret import Secret
 
-# --- The connections of one event loop to one server: one per request, or kept for the next ones.
+# --- Connections of one event loop to one server: one per request, or kept for later requests.
 
 REQUESTS_PER_POOL = 8
-"""At once. A pool of httpx looks at all its connections for each of them: with 128 in one it does little else."""
+"""Concurrent requests of one pool. A pool of httpx scans all its connections for each request; with 128 connections it
+does little else."""
 _tls = cache(httpx.create_ssl_context)
-"""Reading the certificates takes longer than all else that a pool needs."""
+"""Cached: reading the certificates takes longer than the rest of making a pool."""
 
 
 class _Pool:
-    """A client of httpx, and how much it has to do."""
+    """A client of httpx, and the number of its live requests."""
 
     def __init__(self, *, keep_alive_s: float, trust_env: bool) -> None:
         self.client = httpx.AsyncClient(
@@ -53,9 +54,10 @@ class _Pool:
 
 
 class Connections:
-    """keep_alive_s: how long a connection may idle before it is closed; 0 = none outlives its request.
+    """Connections to one server. keep_alive_s: seconds that a connection may idle before it is closed; 0 = a connection
+    per request.
 
-    Those that are kept end with their event loop at the latest, closed as any loop's asynchronous generators are."""
+    Kept connections end with their event loop at the latest: an asynchronous generator of the loop closes them."""
 
     def __init__(self, *, keep_alive_s: float, trust_env: bool) -> None:
         self._keep_alive_s, self._trust_env = keep_alive_s, trust_env
@@ -69,7 +71,7 @@ class Connections:
 
     @asynccontextmanager
     async def stream(self, make: Callable[[], httpx.Request], counts: Counter[str]) -> AsyncIterator[httpx.Response]:
-        """The response to a request, its head read. Counts `stale` connections. Raises httpx.HTTPError and OSError."""
+        """Send a request and yield the response after its head; counts `stale`. Raises httpx.HTTPError and OSError."""
         pool = self._free()
         pool.live += 1
         try:
@@ -82,7 +84,7 @@ class Connections:
             pool.live -= 1
 
     def _free(self) -> _Pool:
-        """The first with room, so that connections that are kept are used again before others are opened."""
+        """Return the first pool with room, so that kept connections are used again before others are opened."""
         for pool in self._pools:
             if pool.live < REQUESTS_PER_POOL:
                 return pool
@@ -111,7 +113,7 @@ class Connections:
             except (httpx.RemoteProtocolError, httpx.ReadError, httpx.WriteError):
                 if is_fresh:
                     raise
-                # It was closed while it idled. Every turn of this loop takes one such connection out of the pool.
+                # The server closed it while it idled. Each turn of this loop removes one such connection from the pool.
                 counts["stale"] += 1
 
     async def _close_pools(self) -> None:
@@ -138,9 +140,9 @@ logger = logging.getLogger(__name__)
 T = TypeVar("T")
 _JSON = "application/json"
 PASSING = ("http_500", "transport")
-"""Kinds of failure that another attempt may not meet."""
+"""Transient kinds of failure: another attempt may succeed."""
 DOUBLINGS = 3
-"""Of the pause after a refusal that does not say when to come again."""
+"""Maximum number of doublings of the pause after a refusal without Retry-After."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -152,36 +154,36 @@ class _Call:
     began: float
     deadline: float
     grant: Grant | None = None
-    """Its last turn."""
+    """Grant of its latest turn."""
     is_waiting: bool = True
-    """For its turn."""
+    """Whether it waits for its turn."""
     is_refused: bool = False
-    """Its last attempt was."""
+    """Whether its last attempt was refused."""
     pause_s: float = 0.0
-    """That this refusal asks for."""
+    """Pause that this refusal asks for."""
     refusal: str = ""
-    """What the last one said."""
+    """Message of the last refusal."""
     refusals: int = 0
     failures: int = 0
 
 
 class JsonClient:
-    """A call is its turn by `rate`, then a deadline over all that follows, then attempts.
+    """A client for one JSON endpoint. A call waits for its turn by `rate`, then a deadline covers all its attempts.
 
-    A server that takes no more calls says 429, or 5xx with a Retry-After. That is no failure: fewer calls are made at
-    once (see RateLimiter), and this one again after the Retry-After, or after a pause as below, until timeout_s are
-    over. Up to `retries` further attempts follow on other 5xx and on transport errors, never on anything else, after
-    backoff_s * 2^attempt (half of it jitter), each by `rate` again. An attempt that could not start before the deadline
-    is not waited for. Works in any number of consecutive event loops, with a client for each.
+    A server that takes no more calls answers 429, or 5xx with a Retry-After. That is no failure: fewer calls are made
+    at once (see RateLimiter), and this call is repeated after the Retry-After, or after a pause as below, until
+    timeout_s is over. Other 5xx and transport errors, and nothing else, get up to `retries` further attempts, after
+    backoff_s * 2^attempt (half of it jitter), each by `rate` again. If an attempt could not start before the deadline,
+    the call fails at once. Works in any number of consecutive event loops, with a client for each.
 
-    keep_alive_s: connections that idle no longer than this are used again; 0 = a connection per call. One that the
-    server closed while it idled is no failure: the request goes out again at once, on another.
+    keep_alive_s: connections that idle no longer than this are used again; 0 = a connection per call. A connection that
+    the server closed while it idled is no failure: the request goes out again at once on another connection.
 
     Failures are raised as `error`, whose `kind` says what failed: timeout, transport, http_3xx, http_4xx, http_429,
     http_500 (any 5xx), oversize, garbage.
 
-    `counts`: requests (attempts), refused (of them, those that the server took no more calls for), retries, stale
-    (connections that had been closed), and failures by kind."""
+    `counts`: requests (attempts), refused (attempts that a full server refused), retries, stale (connections that had
+    been closed), and failures by kind."""
 
     def __init__(
         self,
@@ -200,8 +202,8 @@ class JsonClient:
         is_quiet: bool = False,
         setting: str = "timeout_s",
     ) -> None:
-        """rate: takes every attempt. is_json=False: replies are any text, and read as such. is_quiet: failures are
-        raised and not logged too. setting: the configuration's name of timeout_s."""
+        """rate: limits all attempts. is_json=False: replies are any text, not parsed. is_quiet: failures are raised
+        without a warning in the log. setting: the configuration's name of timeout_s."""
         host = host_of(url)
         self.url, self.shown = url, shown(url)
         limits = {"retries": retries, "backoff_s": backoff_s, "keep_alive_s": keep_alive_s}
@@ -218,7 +220,7 @@ class JsonClient:
         self._retries = retries
         self._backoff_s = backoff_s
         self._max_response_bytes = max_response_bytes
-        self._trust_env = trust_env and not is_loopback(host)  # no proxy can reach this machine's own loopback
+        self._trust_env = trust_env and not is_loopback(host)  # no proxy can reach this machine's loopback
         self._secrets = tuple(secrets)
         self._keep_alive_s = keep_alive_s
         self._rate = rate or RateLimiter()
@@ -227,7 +229,7 @@ class JsonClient:
         self._connections = PerLoop(self._open)
 
     async def close(self) -> None:
-        """Ends the running loop's client; the next call would open another."""
+        """Close the running loop's client; a later call opens a new one."""
         connections = self._connections.pop()
         if connections is not None:
             await connections.close()
@@ -243,12 +245,11 @@ class JsonClient:
         used: Callable[[T], int] | None = None,
         begun: Callable[[], None] | None = None,
     ) -> T:
-        """`read` applied to the parsed reply of a 2xx. What `read` raises as `error` is counted and raised like any
-        failure.
+        """Return `read` of the parsed 2xx reply. If `read` raises `error`, that is counted and raised like any failure.
 
-        arrived: the loop time from which timeout_s counts; None = the call's turn by `rate`. seed: what jitter is a
-        function of; the number of requests so far where it is None. tokens: that the call is expected to use, for
-        `rate`; used: what it has used, by its reply, 0 = not known. begun: called at its turn."""
+        arrived: the loop time from which timeout_s counts; None = the call's turn by `rate`. seed: the seed of the
+        jitter; None = the current request count. tokens: the tokens that the call is expected to use, for `rate`.
+        used: the tokens that it has used, by its reply; 0 = not known. begun: called at its turn."""
         call = partial(self._posting, payload)
         return await self._call(call, read, arrived, seed, tokens=tokens, used=used, begun=begun)
 
@@ -260,7 +261,7 @@ class JsonClient:
         arrived: float | None = None,
         seed: str | None = None,
     ) -> T:
-        """The same by GET: `params` are added to the URL's query."""
+        """Like `post`, but by GET: `params` are added to the URL's query."""
         return await self._call(partial(self._getting, params), read, arrived, seed)
 
     async def _call(
@@ -308,7 +309,7 @@ class JsonClient:
     async def _in_turn(
         self, call: _Call, make: Callable[[], httpx.Request], begun: Callable[[], None] | None
     ) -> tuple[int, bytes]:
-        """One attempt, when it may be made. Raises TimeoutError at the call's deadline."""
+        """Make one attempt at its turn; returns status and body. Raises TimeoutError at the call's deadline."""
         loop, rate = asyncio.get_running_loop(), self._rate
         call.is_waiting, call.is_refused = True, False
         async with asyncio.timeout_at(call.deadline) as limit, rate.turn(call.tokens, again=call.grant) as grant:
@@ -337,7 +338,7 @@ class JsonClient:
             logger.warning("%s: %s; fewer calls go out at once from now on, and this one again", self.shown, refusal)
 
     def _last(self, call: _Call, error: EpisodeError) -> EpisodeError:
-        """What the call fails with."""
+        """Count a call's final failure, and return its error."""
         self.counts[error.kind] += 1
         what = masked(str(error))
         if call.refusals and not call.is_refused:
@@ -370,7 +371,7 @@ class JsonClient:
         return {k: v for secret in self._secrets for k, v in secret.parameters().items()}
 
     async def _attempt(self, make: Callable[[], httpx.Request]) -> tuple[int, tuple[str | None, str | None], bytes]:
-        """Status, Retry-After with the Date it is counted from, and body; of a refusal only the body's beginning."""
+        """Return the status, Retry-After and Date, and body of one attempt; only the body's beginning unless 2xx."""
         self.counts["requests"] += 1
         body = bytearray()
         try:
@@ -390,7 +391,7 @@ class JsonClient:
             raise self._error(line_of(e), kind="transport") from e
 
     def _parse(self, body: bytes) -> Any:
-        """Also refuses nesting and numbers past Python's limits."""
+        """Parse a body; nesting and numbers beyond Python's limits are refused too."""
         if not self._is_json:
             return body.decode("latin-1")
         try:
@@ -399,26 +400,27 @@ class JsonClient:
             raise self._error(f"the body is not JSON ({e}): {self._quote(body, 80)}", kind="garbage") from e
 
     def _quote(self, body: bytes, num_bytes: int) -> str:
-        # Hidden before it is cut: half a key is a leak too.
+        # Masked before it is cut: half a key is a leak too.
         return repr(masked(body.decode("latin-1"))[:num_bytes].encode("latin-1", "replace"))
 
 
 def shown(url: str) -> str:
-    """`url` for messages, which end up in files: without user:pass@, also where the password has / or # in it, and
-    without a query, which may be a key. An @ after the ? may end either: then nothing of it is shown."""
+    """Return `url` for messages, which end up in files: without user:pass@, even if the password has / or # in it, and
+    without the query, which may hold a key. With an @ after the ? the end of the password is unclear, and only the
+    scheme is shown."""
     base, _, query = url.partition("?")
     scheme, slashes, rest = base.partition("//") if "//" in base else ("", "", base)
     return f"{scheme}{slashes}" + ("***" if "@" in query else rest.rpartition("@")[2])
 
 
 def host_of(url: str) -> str:
-    """The host of an http or https URL that the configuration names. Raises ConfigError for anything else."""
+    """Return the host of an http or https URL from the configuration. Raises ConfigError for anything else."""
     with suppress(httpx.InvalidURL):
         parsed = httpx.URL(url)
         if parsed.scheme in ("http", "https") and parsed.host and (parsed.port or 80) < 65536:
             return parsed.host
     what = f"url={shown(url)!r}; allowed is an http or https URL such as http://localhost:8000/retrieve"
-    if url and "://" not in url:  # "localhost:8000" alone reads as something of the scheme localhost
+    if url and "://" not in url:  # "localhost:8000" alone parses as a URL with the scheme localhost
         what += "; put http:// before it, or https://"
     elif "@" in url:
         what += "; in a password, which is not shown here, write / as %2F, # as %23 and ? as %3F"

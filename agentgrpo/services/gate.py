@@ -1,15 +1,15 @@
-"""Who may ask a server of this package: whoever names it as it is called, and brings its key where it has one.
+"""Access control for the servers of this package: a request must name the server correctly and bring its key, if any.
 
-Any site can make its visitor's browser ask a server of this machine: under the site's own name, which the site lets
-point here (DNS rebinding), or through a WebSocket, which browsers open to any machine. The first request has a foreign
-Host, the second a foreign Origin.
+A web site can make its visitor's browser send requests to a server on this machine: under the site's own name, which
+the site points here (DNS rebinding), or through a WebSocket, which browsers open to any machine. The first request has
+a foreign Host, the second a foreign Origin.
 
-    Host      one, and a name of this server: localhost, 127.0.0.1, [::1], --host, --allow-host, the address it came to
-    Origin    none, or a name of this server with the port of Host; for a name of --allow-host any port
-    the key   where there is one: Authorization: Bearer KEY; KEY as the password of Basic; ?api_key=KEY of a WebSocket
+    Host      exactly one name of this server: localhost, 127.0.0.1, [::1], --host, --allow-host, the connected address
+    Origin    absent, or a name of this server with the port of Host; for a name of --allow-host any port
+    the key   if the server has a key: Authorization: Bearer KEY; KEY as the Basic password; ?api_key=KEY of a WebSocket
 
-Browsers can set no header of a WebSocket, and OpenEnv's client none but Basic. A server that other machines can reach
-always has a key. X-Forwarded-Host and its like are not read, for anybody can write them.
+Browsers can set no header of a WebSocket, and OpenEnv's client can set only Basic. A server that other machines can
+reach always has a key. X-Forwarded-Host and similar headers are ignored, because any client can write them.
 """
 
 from __future__ import annotations
@@ -35,18 +35,18 @@ LOOPBACK = frozenset({"localhost", "127.0.0.1", "[::1]"})
 _AUTHORITY = re.compile(r"([a-z0-9._-]+|\[[0-9a-f:.]+\])(?::([0-9]{1,5}))?", re.IGNORECASE | re.ASCII)
 _ORIGIN = re.compile(r"https?://([^/]+)", re.IGNORECASE | re.ASCII)
 _SHOWN = 80
-"""Letters of a header that a refusal repeats."""
+"""Maximum number of characters of a header in a refusal."""
 
 
 class NotLetIn(NamedTuple):
-    """The answer to a request that is refused unread: an HTTP status, and the reason on one line."""
+    """The answer to a request that is refused before its body is read: an HTTP status, and the reason on one line."""
 
     status: int
     reason: str
 
 
 class Authority(NamedTuple):
-    """A Host header: the name as `_spelled` has it, and the port, "" where none is written."""
+    """A Host header: the name in the form of `_spelled`, and the port, "" if it has no port."""
 
     name: str
     port: str
@@ -54,20 +54,21 @@ class Authority(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Gate:
-    """names: of this server, as `_spelled` has them. guests: names that the operator adds, for a proxy before it."""
+    """Access control of one server. names: the server's names in the form of `_spelled`. guests: names that the
+    operator adds, for a proxy in front of the server."""
 
     names: frozenset[str] = LOOPBACK
     guests: frozenset[str] = frozenset()
     key: str | None = field(default=None, repr=False)
-    """None: whoever reaches the server may ask."""
+    """The server's key; None = no key is needed."""
     remedy: str = "ask it as localhost"
-    """For a request under a foreign name."""
+    """Advice for a request under a foreign name."""
 
     @classmethod
     def at(cls, bound: socket.socket, host: str, *, allow_host: str | None, api_key_env: str | None) -> Gate:
-        """For a server that listens at `bound`, where --host is `host`. allow_host: more names, commas between them.
-        api_key_env: the environment variable that holds the key. Without it a server beyond loopback gets a new key.
-        Raises ConfigError."""
+        """Return the gate of a server that listens at `bound`, with --host as `host`. allow_host: further names,
+        separated by commas. api_key_env: the environment variable that holds the key. Without it, a server beyond
+        loopback gets a new key. Raises ConfigError."""
         address, key = bound.getsockname()[0], None
         if api_key_env is not None:
             Secret(api_key_env).check()
@@ -82,8 +83,9 @@ class Gate:
     def refusal(
         self, headers: Sequence[tuple[str, str]], *, target: str, address: str, query_key: str = ""
     ) -> NotLetIn | None:
-        """None for a request that may be answered. headers: their names in lower case. target: of the request line.
-        address: that the connection came to. query_key: from the query, where that may hold the key."""
+        """Return the refusal of a request, None if it may be answered. headers: with names in lower case. target: from
+        the request line. address: the server's address of the connection. query_key: the key from the query, if the
+        query may hold it."""
         if not target.startswith("/"):
             return NotLetIn(403, f"{_quoted(target)} is no path; ask for one, such as /")
         hosts = [value for name, value in headers if name == "host"]
@@ -112,7 +114,7 @@ def _authority(text: str) -> Authority | None:
 
 
 def _spelled(host: str) -> str:
-    """As names are compared: in lower case, without the root's dot; IPv6 short, in brackets and without its zone."""
+    """Return a host for comparison: in lower case, without the root's dot; IPv6 short, in brackets, without a zone."""
     try:
         address = ipaddress.ip_address(host.strip("[]").partition("%")[0])
     except ValueError:
@@ -154,7 +156,7 @@ AsgiApp: TypeAlias = Callable[[Scope, Receive, Send], Awaitable[None]]
 
 
 def gated(app: AsgiApp, gate: Gate) -> AsgiApp:
-    """`app` for those whom `gate` lets in; others get {"error": reason}, a WebSocket in place of its handshake."""
+    """Wrap `app` so that requests which `gate` refuses get {"error": reason}, WebSockets in place of the handshake."""
 
     async def asked(scope: Scope, receive: Receive, send: Send) -> None:
         refused = refusal_of(gate, scope)
@@ -172,7 +174,7 @@ def gated(app: AsgiApp, gate: Gate) -> AsgiApp:
 
 
 def refusal_of(gate: Gate, scope: Scope) -> NotLetIn | None:
-    """`Gate.refusal` of the request that `scope` describes."""
+    """Return `Gate.refusal` for the request in `scope`."""
     is_socket = scope["type"] == "websocket"
     query = parse_qs(scope["query_string"].decode("latin-1")) if is_socket and gate.key is not None else {}
     return gate.refusal(

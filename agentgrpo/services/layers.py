@@ -1,13 +1,13 @@
-"""What stands before every service, a layer each, and their one order:
+"""The layers before every service, in their fixed order:
 
-    EpisodeLimited -> Once -> Recorded (where there is a cassette) -> Budgeted -> Direct
+    EpisodeLimited -> Once -> Recorded (if there is a cassette) -> Budgeted -> Direct
 
-What a strict replay answers costs nothing, so the budget stands behind the cassette; an episode meets its limits in a
-replay where it met them in the recording, so those stand before it. A layer of one's own is a class with `ask` and one
-line in `layered`.
+A replayed answer costs nothing, so the budget comes after the cassette. An episode must reach its limits in a replay at
+the same call as in the recording, so the episode's limits come before the cassette. A further layer is a class with
+`ask` and one line in `layered`.
 
-What arrives in one tick of the event loop is looked up, counted and recorded together, so that a server that answers
-batches still gets them."""
+Requests of one event-loop tick are looked up, counted and recorded together, so that a server that answers batches
+still gets batches."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ from agentgrpo.services.service import Answer, Direct, Form, Request, Service
 
 T = TypeVar("T")
 _AT_ONCE = 256
-"""Calls that are looked up, counted or recorded together at most."""
+"""Maximum number of calls that are looked up, counted or recorded together."""
 
 
 def layered(
     *, budget: Budget, ledger: Ledger, cassette: Cassette | None, replays_only: bool, counts: MutableMapping[str, float]
 ) -> Service:
-    """The layers in their order, the innermost first. counts: what the layers add to, by name (see Meter)."""
+    """Return the service with its layers, innermost first. counts: totals of the layers by name (see Meter)."""
     service: Service = Direct(counts)
     service = Budgeted(service, ledger, budget=budget, counts=counts)
     if cassette is not None:
@@ -44,14 +44,14 @@ def layered(
 
 
 class EpisodeLimited:
-    """What an episode may ask for: counted whether it is paid for or replayed."""
+    """Limits on the calls of an episode; replayed calls count too."""
 
     def __init__(self, then: Service, budget: Budget) -> None:
         self._then, self._limits = then, budget.per_episode
         self._prices = {kind: units(price) for kind, price in budget.prices.by_kind.items()}
 
     async def ask(self, request: Request[T]) -> Answer[T]:
-        """Raises RetrieverError (over_budget)."""
+        """Pass the request on. Raises RetrieverError (over_budget) past a limit of the episode."""
         account = current_account() if request.kind in ASKED_BY_POLICY else None
         if account is not None:
             kind, price = request.kind, self._prices[request.kind]
@@ -64,8 +64,8 @@ class EpisodeLimited:
 
 
 class Once:
-    """Equal requests that are under way are asked once. shares_effects: also those that have effects, which a cassette
-    would answer alike anyway."""
+    """Ask equal requests that are under way once. shares_effects: also share requests with effects, which a cassette
+    would answer equally anyway."""
 
     def __init__(self, then: Service, *, shares_effects: bool) -> None:
         self._then, self._shares_effects = then, shares_effects
@@ -89,7 +89,7 @@ class Once:
 
 
 class Recorded:
-    """Answers from the cassette, and records there what it does not have."""
+    """Answer from the cassette, and record answers that it does not have."""
 
     def __init__(
         self, then: Service, cassette: Cassette, *, replays_only: bool, counts: MutableMapping[str, float]
@@ -102,7 +102,7 @@ class Recorded:
         self._kept: Batcher[None, RecordedReply, RecordedReply] = Batcher(self._keep, max_batch=_AT_ONCE, limiter=file)
 
     async def ask(self, request: Request[T]) -> Answer[T]:
-        """Raises CassetteMiss, and failures that are recorded."""
+        """Return the recorded answer, or record a new one. Raises CassetteMiss, and recorded failures."""
         key = ServiceRequest.of(request.kind, request.body)
         recorded = await self._found.ask(None, key)
         if recorded is not None:
@@ -135,7 +135,7 @@ class Recorded:
 
 
 def _read(recorded: RecordedReply, form: Form[T]) -> T:
-    """Raises a failure that is recorded."""
+    """Return a recorded answer, or raise a recorded failure."""
     outcome: Mapping[str, Any] = json.loads(recorded.outcome)
     if "failure" in outcome:
         kind, message = outcome["failure"]
@@ -144,13 +144,13 @@ def _read(recorded: RecordedReply, form: Form[T]) -> T:
 
 
 class Budgeted:
-    """The limits of the step and of the run: a call is counted, and the most that it may cost set aside, before it is
-    made (see ledger)."""
+    """Limits of the step and of the run. Before a call is made, it is counted and its highest possible cost is set
+    aside (see ledger)."""
 
     def __init__(self, then: Service, ledger: Ledger, *, budget: Budget, counts: MutableMapping[str, float]) -> None:
         self._then, self._ledger, self._counts = then, ledger, counts
         self._prices = {kind: units(price) for kind, price in budget.prices.by_kind.items()}
-        self._calls: PerLoop[dict[asyncio.Task[Any], int]] = PerLoop(dict)  # live ones, and what is set aside for them
+        self._calls: PerLoop[dict[asyncio.Task[Any], int]] = PerLoop(dict)  # live calls -> money set aside for them
         self._number = 0
         file = Limiter(1)
         self._reserved: Batcher[None, tuple[int, LedgerEntry], Refusal | None] = Batcher(
@@ -161,7 +161,7 @@ class Budgeted:
         )
 
     async def ask(self, request: Request[T]) -> Answer[T]:
-        """Raises BudgetSpent."""
+        """Pass the request on within the limits. Raises BudgetSpent past a limit of the step or run."""
         estimate, task = units(request.estimate), asyncio.current_task()
         assert task is not None
         await self._admit(request.kind, estimate)
@@ -190,8 +190,8 @@ class Budgeted:
         self._counts["money"] += price
 
     async def _refuse(self, refusal: Refusal) -> None:
-        """Returns where calls under way may come to less than was set aside for them. Else raises BudgetSpent, when
-        they have ended, so that every paid call is recorded."""
+        """Return if a call under way may cost less than was set aside for it, once such a call has ended. Otherwise
+        wait for all calls, so that every paid call is recorded, and raise BudgetSpent."""
         calls = dict(self._calls.get())
         if refusal.key.endswith("money") and (estimated := [task for task, estimate in calls.items() if estimate]):
             await asyncio.wait(estimated, return_when=asyncio.FIRST_COMPLETED)
@@ -204,14 +204,14 @@ class Budgeted:
         )
 
     async def _note(self, kind: str, began: float, difference: int) -> None:
-        """What a call took, and what it cost beside what was counted before."""
+        """Record a call's duration, and the difference between its cost and the cost counted before."""
         seconds = time.monotonic() - began
         self._counts["seconds"] += seconds
         self._counts["money"] += difference
         await self._settled.ask(None, self._numbered(LedgerEntry(current_step(), kind, difference, seconds)))
 
     def _numbered(self, entry: LedgerEntry) -> tuple[int, LedgerEntry]:
-        """No two are alike: equal calls are counted each."""
+        """Make each entry unique, so that equal calls are counted separately."""
         self._number += 1
         return self._number, entry
 

@@ -1,8 +1,8 @@
-"""The ledger: what a run has spent, in its directory, shared by its processes.
+"""The ledger: the spending of a run, in the run directory, shared by the run's processes.
 
-A call is counted before it is made, in one transaction with the look at the limits: so many at once cannot pass them
-together, and a kill forgets no call. Nothing takes it out again: not a failure, which may be billed all the same, and
-not a step that is done again, which is paid for again."""
+A call is counted before it is made, in one transaction with the check of the limits. So concurrent calls cannot exceed
+a limit together, and a kill forgets no call. A counted call is never removed: a failed call may be billed all the same,
+and a repeated step is paid for again."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ calls = calls + excluded.calls, money = money + excluded.money, seconds = second
 
 @dataclass(frozen=True, slots=True)
 class LedgerEntry:
-    """A call, or what has become known of one afterwards."""
+    """A call, or a later correction of its cost and duration."""
 
     step: int | None
     kind: str
     money: int
-    """In billionths."""
+    """Money in billionths."""
     seconds: float = 0.0
 
 
@@ -45,10 +45,10 @@ class Spent:
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """The call was not counted."""
+    """The limit that refused a call, which was not counted."""
 
     key: str
-    """The limit: budget.per_run.money."""
+    """The limit's key: budget.per_run.money."""
     limit: float
     text: str
 
@@ -64,12 +64,12 @@ class Ledger(SharedFile):
         self._budget = budget
 
     def begin(self) -> None:
-        """The run starts or goes on: a step that was begun before is done again, in a go of its own."""
+        """Start or resume the run: spending per step is reset, since a step that was begun before is done again."""
         with self.opened() as connection:
             connection.execute("DELETE FROM spent WHERE scope <> ?", (_RUN,))
 
     def reserve(self, calls: Sequence[LedgerEntry]) -> list[Refusal | None]:
-        """Count each call that passes no limit, in order. For a thread."""
+        """Count each call that exceeds no limit, in order; returns None or a Refusal for each. Call it in a thread."""
         with self.transaction() as connection:
             scopes: dict[str, dict[str, tuple[int, int, float]]] = {}
 
@@ -93,8 +93,7 @@ class Ledger(SharedFile):
         return refusals
 
     def settle(self, entries: Sequence[LedgerEntry]) -> None:
-        """What calls have cost beyond what was reserved for them (less: negative), and how long they took. For a
-        thread."""
+        """Record durations, and costs beyond the reservations (negative if lower). Call it in a thread."""
         rows = [
             (scope, entry.kind, 0, entry.money, entry.seconds)
             for entry in entries
@@ -104,7 +103,7 @@ class Ledger(SharedFile):
             connection.executemany(_ADD, rows)
 
     def totals(self) -> dict[str, Spent]:
-        """By kind, of the whole run. For a thread."""
+        """Return the spending of the whole run by kind. Call it in a thread."""
         with self.opened() as connection:
             sought = "SELECT kind, calls, money, seconds FROM spent WHERE scope = ? ORDER BY kind"
             rows = connection.execute(sought, (_RUN,)).fetchall()

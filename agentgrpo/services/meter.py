@@ -1,4 +1,4 @@
-"""The meter of a run: the layers before its services, with its cassette and its budget, and what they have counted."""
+"""The meter of a run: the layers before its services, with its cassette, its budget and their counts."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ T = TypeVar("T")
 
 
 class Meter:
-    """Of one configuration: a Service. `counts`: money, seconds and calls/<kind> that were spent, replayed answers,
-    failures that passed and so are not on the cassette (unrecorded), and attempts that a server took no more calls for
-    (refused), by this process."""
+    """The Service of one configuration. `counts`, of this process: money, seconds and calls/<kind> that were spent,
+    replayed answers, transient failures that are not on the cassette (unrecorded), and attempts that a full server
+    refused (refused)."""
 
     def __init__(self, *, cassette: CassetteSettings, budget: Budget, run_dir: Path) -> None:
-        """Raises ConfigError where there is nothing to replay."""
+        """Open the cassette and the ledger. Raises ConfigError if there is nothing to replay."""
         self.budget, self.replays_only = budget, cassette.mode == "strict"
         self.has_cassette = cassette.mode != "live"
         self.in_use = False
-        """Whether any part is behind it: alike on all processes of a run."""
+        """Whether any part uses this meter; equal on all processes of a run."""
         self.counts: dict[str, float] = defaultdict(float)
         self._cassette, self._ledger = cassette.open(), Ledger(run_dir, budget)
         self._service = layered(
@@ -38,18 +38,18 @@ class Meter:
         )
 
     async def ask(self, request: Request[T]) -> Answer[T]:
-        """Raises RetrieverError (over_budget) past a limit of the episode, BudgetSpent past one of the step or run,
-        CassetteMiss, and what `request.live` raises."""
+        """Pass the request through the layers. Raises RetrieverError (over_budget) past a limit of the episode,
+        BudgetSpent past a limit of the step or run, CassetteMiss, and any error of `request.live`."""
         return await self._service.ask(request)
 
     def begin(self) -> None:
-        """Once for all processes of a run, before any call: see Ledger.begin."""
+        """Begin the ledger (Ledger.begin). Only one process of a run does this, before any call."""
         if self.in_use:
             self._ledger.begin()
 
     def summary(self) -> Mapping[str, Any]:
-        """What the run has spent so far, in all its processes: money, seconds and calls by kind, for JSON; empty for a
-        meter that is not in use."""
+        """Return the spending of all processes of the run so far as JSON: money, seconds, and calls by kind. Empty for
+        a meter that is not in use."""
         if not self.in_use:
             return {}
         spent = self._ledger.totals()
@@ -61,13 +61,13 @@ class Meter:
         }
 
     def bill(self) -> Mapping[str, float]:
-        """`counts`, with money as money; empty for a meter that is not in use."""
+        """Return `counts` with money in whole units, not billionths; empty for a meter that is not in use."""
         if not self.in_use:
             return {}
         return {**self.counts, "money": money(round(self.counts["money"]))}
 
     async def close(self) -> None:
-        """The next call would open the files again."""
+        """Close the files; a later call opens them again."""
         self._ledger.close()
         if self._cassette is not None:
             self._cassette.close()

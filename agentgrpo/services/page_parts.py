@@ -1,4 +1,4 @@
-"""A long page in parts: the one that is asked for, or the one where a word is."""
+"""Parts of a long page, chosen by number or by words in the part."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from dataclasses import dataclass
 class PagePart:
     text: str
     number: int
-    """From 1."""
+    """Number of the part, from 1."""
     of: int
     more: tuple[int, ...] = ()
-    """Later parts where the words that were looked for are too."""
+    """Later parts that also have the searched words."""
 
     @property
     def note(self) -> str:
-        """Where it stands; "" for a whole page."""
+        """The position of the part in words; "" for a whole page."""
         if self.of == 1:
             return ""
         also = f" Also found in part {', '.join(map(str, self.more))}." if self.more else ""
@@ -25,8 +25,8 @@ class PagePart:
 
 
 def open_part(text: str, *, max_chars: int, part: int = 1, find: str = "") -> PagePart | None:
-    """Part number `part` of max_chars each; with `find` the first one, from there on, in which these words begin, upper
-    and lower case alike. None where there is no such part."""
+    """Return part number `part`, in parts of max_chars. With `find`, return the first part from there on in which these
+    words begin, in upper or lower case. None if no part is found."""
     of = max(1, -(-len(text) // max_chars))
     if part > of:
         return None

@@ -1,11 +1,11 @@
-"""Pages from the open web, at URLs that a stranger chose: nothing inside this network can be reached by one.
+"""Fetch pages from the open web at URLs that a stranger chose; no URL can reach the inside of this network.
 
     URL --checks--> host --resolved once, every address checked--> address --pinned connection--> answer
      ^                                                                                              |
      +---------------------------- at most max_redirects, each checked again -----------------------+
 
 The request goes to the checked address, with the name in the Host header and in TLS, where the certificate must fit.
-No proxy, cookie, credential, cache or script has a part in it; a <meta> refresh is text. One deadline spans all."""
+Proxies, cookies, credentials, caches and scripts are not used; a <meta> refresh is text. One deadline spans all."""
 
 from __future__ import annotations
 
@@ -27,16 +27,16 @@ from agentgrpo.services.pdf import PdfError, text_of_pdf
 
 MAX_URL_CHARS = 2048
 MAX_RATIO = 100
-"""Decoded to received bytes past the first 64 KiB: no page compresses so well."""
+"""Maximum ratio of decoded to received bytes past the first 64 KiB: no page compresses that well."""
 _REDIRECTS = (301, 302, 303, 307, 308)
 _DEFAULT_PORTS = {"http": 80, "https": 443}
 _DEAD_NETWORK = (errno.ENETUNREACH, errno.ENETDOWN)
-"""What a connection also fails with where one address, which a stranger may have chosen, has no route."""
+"""Errors of a dead network, but also of a single address without a route, which a stranger may have chosen."""
 
 
 class PageError(Exception):
-    """`kind`: timeout, transport, name (it has no address), http_NNN, redirects, oversize, garbage, no_text; and
-    dead_network where it is this machine that has no network or no name server."""
+    """A page could not be fetched or read. `kind`: timeout, transport, name (the host has no address), http_NNN,
+    redirects, oversize, garbage, no_text, or dead_network if this machine has no network or no name server."""
 
     def __init__(self, message: str, *, kind: str) -> None:
         super().__init__(message)
@@ -46,16 +46,16 @@ class PageError(Exception):
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WebPage:
     url: str
-    """Where the redirects ended."""
+    """URL after all redirects."""
     content_type: str
-    """As the server says it: "text/html; charset=utf-8"."""
+    """The server's Content-Type: "text/html; charset=utf-8"."""
     body: bytes
-    """Decoded, at most max_bytes long."""
+    """Decoded body of at most max_bytes."""
 
 
 class PageClient:
-    """At most max_concurrent pages are on their way at a time, first come first served; `timeout_s` spans waiting for a
-    slot, name lookups, redirects and the body."""
+    """Fetch at most max_concurrent pages at a time, first come first served. `timeout_s` spans waiting for a slot, name
+    lookups, redirects and the body."""
 
     def __init__(
         self,
@@ -87,13 +87,13 @@ class PageClient:
         self._transport = PerLoop(self._open)
 
     async def close(self) -> None:
-        """Ends the running loop's connections; the next page would open others."""
+        """Close the running loop's connections; a later page opens new ones."""
         transport = self._transport.pop()
         if transport is not None:
             await transport.aclose()
 
     async def get(self, url: str) -> WebPage:
-        """Raises Forbidden for what may not be reached (by this URL or a redirect), PageError for the rest."""
+        """Fetch a page. Raises Forbidden if the URL or a redirect may not be reached, PageError for other failures."""
         try:
             async with asyncio.timeout(self._timeout_s), self._slots:
                 return await self._follow(url)
@@ -101,8 +101,8 @@ class PageClient:
             raise PageError(f"no complete page within {self._timeout_s:g} s", kind="timeout") from e
 
     def _open(self) -> httpx.AsyncHTTPTransport:
-        # The transport alone: a client would keep cookies, and one episode's would be another's, and use the proxies of
-        # the environment. Certificates are the usual ones, or those of SSL_CERT_FILE.
+        # The transport alone: a client would share cookies among episodes, and use the proxies of the environment.
+        # Certificates are the usual ones, or those of SSL_CERT_FILE.
         return httpx.AsyncHTTPTransport(limits=httpx.Limits(max_keepalive_connections=0))
 
     async def _follow(self, url: str) -> WebPage:
@@ -119,8 +119,8 @@ class PageClient:
         raise PageError(f"more than {self._max_redirects} redirects", kind="redirects")
 
     def _checked(self, url: str, base: httpx.URL | None = None) -> httpx.URL:
-        """`url`, relative to `base`, without its fragment. Raises Forbidden where it is no plain web address."""
-        # Parsers disagree on backslashes, spaces and control characters: what one takes for the host, another does not.
+        """Return `url`, resolved against `base`, without its fragment. Raises Forbidden if it is no plain web URL."""
+        # Parsers disagree on the host of a URL with backslashes, spaces or control characters.
         if len(url) > MAX_URL_CHARS or "\\" in url or any(c.isspace() or not c.isprintable() for c in url):
             raise Forbidden(f"a URL has at most {MAX_URL_CHARS} characters and no spaces, backslashes or line breaks")
         try:
@@ -137,7 +137,7 @@ class PageClient:
         return target.copy_with(fragment=None)
 
     async def _request(self, target: httpx.URL) -> httpx.Response:
-        """The answer's head, of the first of the host's addresses that takes the connection."""
+        """Request the page from the first of the host's addresses that takes a connection; returns the head."""
         host, port = target.raw_host.decode("ascii"), target.port or _DEFAULT_PORTS[target.scheme]
         try:
             addresses = await self._reachable.addresses(host, port)
@@ -181,13 +181,13 @@ class PageClient:
 
 
 async def _decoded(response: httpx.Response, max_bytes: int) -> AsyncIterator[bytes]:
-    """The body in parts of which none is larger than max_bytes + 1, however well it was compressed."""
+    """Yield the decoded body in parts of at most max_bytes + 1, however well it was compressed."""
     encoding = response.headers.get("Content-Encoding", "identity").strip().lower()
     if encoding == "identity":
         async for chunk in response.aiter_raw():
             yield chunk
         return
-    if encoding not in ("gzip", "x-gzip"):  # also "gzip, gzip": one layer was asked for
+    if encoding not in ("gzip", "x-gzip"):  # also "gzip, gzip": only one layer is accepted
         raise PageError(f"a body encoded as {encoding[:40]!r}, not asked for", kind="garbage")
     unzip, num_in, num_out = zlib.decompressobj(wbits=16 + zlib.MAX_WBITS), 0, 0
     async for chunk in response.aiter_raw():
@@ -205,7 +205,7 @@ async def _decoded(response: httpx.Response, max_bytes: int) -> AsyncIterator[by
 
 
 def _seems_dead(error: BaseException) -> bool:
-    """Whether a connection may have failed because there is no network here, not because of the host."""
+    """Whether a connection may have failed because this machine has no network, not because of the host."""
     cause: BaseException | None = error
     while cause is not None:
         if isinstance(cause, OSError) and cause.errno in _DEAD_NETWORK:
@@ -214,13 +214,13 @@ def _seems_dead(error: BaseException) -> bool:
     return False
 
 
-# --- What a person would read of a web page. Linear in its length, whatever it says: a page is a stranger's text.
+# --- The readable text of a web page, in time linear in its length: a page is a stranger's text.
 
 _MARKUP = re.compile(r"<(?:/?[a-zA-Z]|[!?])")
-# Possessive throughout (+, *): nothing that was read is read again. A quote counts only after "=", as in HTML.
+# Possessive throughout (+, *), which prevents backtracking. A quote counts only after "=", as in HTML.
 _TAG = re.compile(r"""<(/?)([a-zA-Z][^\s/>]*+)((?:[^=>]++|=\s*+(?:"[^"]*+"|'[^']*+')|=(?!\s*+["']))*+)>""")
 _HUGE_REFERENCE = re.compile(r"&#[0-9]{8,}+;?", re.ASCII)
-"""No character; Python refuses to read such numbers at all."""
+"""Matches references too large for a character; Python may refuse to parse such numbers."""
 _UNREAD = frozenset({"script", "style", "template", "noscript", "svg", "iframe", "object", "select"})
 _OWN_LINE = frozenset(
     {
@@ -247,8 +247,8 @@ _END_OF = {name: re.compile(rf"</{name}[\s/>]", re.IGNORECASE) for name in _UNRE
 
 
 def text_of(page: str) -> str:
-    """The text of an HTML page, a line for each block: no scripts, styles, comments or tags. As in a browser, what is
-    never closed (a tag, a comment, a script) swallows the rest."""
+    """Return the text of an HTML page, a line for each block, without scripts, styles, comments and tags. As in a
+    browser, an unclosed tag, comment or script swallows the rest."""
     parts: list[str] = []
     at = 0
     while (markup := _MARKUP.search(page, at)) is not None:
@@ -266,14 +266,14 @@ def _inline(text: str) -> str:
 
 
 def _skip_comment(page: str, start: int) -> int:
-    """Where a comment, a declaration or a tag that is never closed ends."""
+    """Return the end of a comment, a declaration or an unclosed tag."""
     mark = "-->" if page.startswith("<!--", start) else ">"
     end = page.find(mark, start + 2) if page[start + 1] in "!?" else -1
     return len(page) if end < 0 else end + len(mark)
 
 
 def _skip_tag(page: str, tag: re.Match[str], parts: list[str]) -> int:
-    """Where reading goes on after `tag`; what it means for the layout is appended to parts."""
+    """Return the position after `tag`, and append its layout to `parts`."""
     closing, name = tag[1], tag[2].lower()
     if name in _OWN_LINE:
         parts.append("\n- " if name == "li" and not closing else "\n")
@@ -295,11 +295,11 @@ _KNOWN_CHARSETS = re.compile(
     r"shift_jis",
     re.ASCII,
 )
-"""Others are read as UTF-8: some of Python's codecs are no charsets, or slow beyond reason."""
+"""Pages in other charsets are read as UTF-8: some of Python's codecs are no charsets, or extremely slow."""
 
 
 async def read(page: WebPage) -> str:
-    """What a person would read of it: of HTML without the markup. Raises PageError (no_text) for images and such."""
+    """Return the readable text of a page, without HTML markup. Raises PageError (no_text) for images and the like."""
     kind = page.content_type.partition(";")[0].strip().lower()
     if kind == "application/pdf":
         try:

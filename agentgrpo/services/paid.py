@@ -1,4 +1,4 @@
-"""What was paid for, such as verdicts or search results, under a key for each."""
+"""A cache of paid results, such as verdicts or search results, by key."""
 
 from __future__ import annotations
 
@@ -16,20 +16,20 @@ from typing import Any, Generic, TypeVar
 from agentgrpo.core.durable import before
 from agentgrpo.core.errors import StorageError
 
-# --- One SQLite file that any number of processes share.
+# --- An SQLite file shared by any number of processes.
 
 _INTO_THE_FILE = "PRAGMA wal_checkpoint(PASSIVE)"
 _BUSY_S = 60.0
-"""How long another process may hold the file before it counts as broken; it is held for the writing of a few rows."""
+"""Seconds that another process may hold the file before it counts as broken; writing a few rows takes much less."""
 
 
 class SharedFile:
-    """A write-ahead log: a kill at any instant loses nothing of a transaction that was committed; a power failure may
-    lose the last ones. Not for network file systems. Opened when it is first used."""
+    """An SQLite file with a write-ahead log. A kill at any instant loses no committed transaction; a power failure may
+    lose the last ones. Not for network file systems. The file is opened on first use."""
 
     def __init__(self, path: Path, *, what: str, schema: str, advice: str, read_only: bool = False) -> None:
-        """what: for messages, "the judge's verdicts". schema: SQL that may be executed again. advice: what to do where
-        the file cannot be used."""
+        """what: the content, for messages: "the judge's verdicts". schema: SQL that may be executed repeatedly. advice:
+        the remedy for messages if the file cannot be used."""
         self._path, self._what, self._schema, self._advice = path.expanduser(), what, schema, advice
         self._read_only = read_only
         self._lock = threading.Lock()
@@ -37,22 +37,22 @@ class SharedFile:
         self._process = 0
 
     def close(self) -> None:
-        """The next call would open it again."""
+        """Close the file; a later call opens it again."""
         with self._lock:
             if self._connection is not None and self._process == os.getpid():
                 if not self._read_only:
-                    with suppress(sqlite3.Error):  # what stays in the log is committed all the same
+                    with suppress(sqlite3.Error):  # transactions left in the log are committed all the same
                         self._connection.execute(_INTO_THE_FILE)
                 self._connection.close()
             self._connection = None
 
     @contextmanager
     def opened(self) -> Iterator[sqlite3.Connection]:
-        """Each statement is committed by itself; one thread at a time. Raises StorageError where the file cannot be
-        used."""
+        """Yield the connection to one thread at a time; each statement is committed by itself. Raises StorageError if
+        the file cannot be used."""
         with self._lock:
             try:
-                if self._connection is None or self._process != os.getpid():  # a forked child needs one of its own
+                if self._connection is None or self._process != os.getpid():  # a forked child needs its own connection
                     self._connection, self._process = self._open(), os.getpid()
                 yield self._connection
             except (sqlite3.Error, OSError) as e:
@@ -60,7 +60,7 @@ class SharedFile:
 
     @contextmanager
     def transaction(self) -> Iterator[sqlite3.Connection]:
-        """All statements of the block or none; other processes wait."""
+        """Run the block as one transaction; other processes wait."""
         with self.opened() as connection:
             before("begin", self._path)
             connection.execute("BEGIN IMMEDIATE")
@@ -92,11 +92,11 @@ class SharedFile:
         return connection
 
     def _open_read_only(self) -> sqlite3.Connection:
-        # Who may not write beside the file cannot share it with a writer, and need not: nobody there writes.
+        # Without write access to the folder the file cannot be shared with a writer, and need not: nobody writes there.
         alone = "" if os.access(self._path.parent, os.W_OK) else "&immutable=1"
         log = self._path.with_name(f"{self._path.name}-wal")
         if alone and log.is_file() and log.stat().st_size:
-            raise OSError(f"a part of it is in {log.name}, which nobody reads in a folder that may not be written to")
+            raise OSError(f"its latest rows are in {log.name}, which SQLite reads only with write access to the folder")
         return sqlite3.connect(
             f"{self._path.absolute().as_uri()}?mode=ro{alone}",
             uri=True,
@@ -107,7 +107,8 @@ class SharedFile:
 
 
 def _with_log(connection: sqlite3.Connection) -> None:
-    """Two processes that open a new file at once: SQLite refuses the change of the second without waiting."""
+    """Turn the write-ahead log on. If two processes open a new file at once, SQLite refuses the second one without
+    waiting, so try again."""
     deadline = time.monotonic() + _BUSY_S
     while True:
         try:
@@ -123,13 +124,13 @@ T = TypeVar("T")
 
 
 class PaidCache(SharedFile, Generic[T]):
-    """key -> what was paid for. The first value under a key stays, so that all who ask agree. What a power failure
-    takes (see SharedFile) is asked again. Raises StorageError where the file cannot be used."""
+    """A file of key -> paid result. The first value under a key is kept, so that all callers get the same. Values lost
+    in a power failure (see SharedFile) are asked again. Raises StorageError if the file cannot be used."""
 
     table: str
     columns: tuple[str, ...]
     what: str
-    """For messages: "the judge's verdicts"."""
+    """Content of the file, for messages: "the judge's verdicts"."""
     advice = "give {setting} another file (one that is damaged can be deleted), or null"
 
     def __init__(self, path: Path, *, setting: str, read_only: bool = False) -> None:
@@ -153,21 +154,21 @@ class PaidCache(SharedFile, Generic[T]):
         return await asyncio.to_thread(self._find, key)
 
     async def keep(self, key: str, value: T) -> T:
-        """What is kept under the key from here on."""
+        """Keep `value` unless the key has a value; returns the key's value."""
         return await asyncio.to_thread(self._keep, key, value)
 
     async def holds_any(self) -> bool:
         return await asyncio.to_thread(self._holds_any)
 
     def find_each(self, keys: Sequence[str]) -> list[T | None]:
-        """For a thread."""
+        """Return the values of the keys, None for missing keys. Call it in a thread."""
         sought = f"SELECT {', '.join(self.columns)} FROM {self.table} WHERE key = ?"
         with self.opened() as connection:
             rows = [connection.execute(sought, (key,)).fetchone() for key in keys]
         return [None if row is None else self._value(row) for row in rows]
 
     def keep_each(self, values: Sequence[tuple[str, T]]) -> list[T]:
-        """For a thread: what is kept under each key from here on."""
+        """Keep each value unless its key has a value; returns the keys' values. Call it in a thread."""
         rows = [[key, *(text.encode("utf-8", "replace").decode() for text in self._row(v))] for key, v in values]
         marks = ", ".join("?" * (len(self.columns) + 1))
         with self.transaction() as connection:
@@ -187,11 +188,12 @@ class PaidCache(SharedFile, Generic[T]):
         return self.keep_each([(key, value)])[0]
 
 
-# --- One piece of work that several wait for.
+# --- Work with several waiters.
 
 
 class Shared(Generic[T]):
-    """A waiter that is cancelled disturbs no other; with the last of them the work is stopped, and waited for."""
+    """A task with several waiters. A cancelled waiter does not disturb the others; the last one stops the task and
+    waits for its end."""
 
     def __init__(self, work: Coroutine[Any, Any, T]) -> None:
         self.task = asyncio.get_running_loop().create_task(work)
@@ -201,7 +203,7 @@ class Shared(Generic[T]):
 
     @property
     def is_over(self) -> bool:
-        """Whoever comes now comes too late."""
+        """Whether it is too late for new waiters: the task is done or was stopped."""
         return self._is_given_up or self.task.done()
 
     async def wait(self) -> T:

@@ -1,4 +1,4 @@
-"""The text of a PDF, by pypdf, in a process of its own: a stranger's file may take any time and any memory to read."""
+"""The text of a PDF, read by pypdf in a separate process: a stranger's file may take any time and memory."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ MAX_CHARS = 2 * 2**20
 
 
 class PdfError(Exception):
-    """A PDF whose text cannot be had."""
+    """The text of a PDF cannot be read."""
 
 
 def text_of_pdf(body: bytes) -> str:
-    """Of at most MAX_CHARS; "" for scanned pages. Raises PdfError. Takes a moment: for a thread."""
+    """Return the text of a PDF, at most MAX_CHARS; "" for scanned pages. Raises PdfError. Slow: call it in a thread."""
     if find_spec("pypdf") is None:
         raise PdfError("a PDF needs the package pypdf; install it: pip install 'agentgrpo[pdf]'")
     try:
@@ -30,7 +30,7 @@ def text_of_pdf(body: bytes) -> str:
 
 
 def main() -> None:
-    """PDF on standard input, text on standard output."""
+    """Read a PDF from standard input and write its text to standard output."""
     import io
     import resource
 

@@ -1,4 +1,4 @@
-"""What one backend grants, first come first served: calls and tokens in a time, and calls at once."""
+"""Rate limits of one backend, first come first served: calls and tokens per time, and concurrent calls."""
 
 from __future__ import annotations
 
@@ -17,21 +17,22 @@ from agentgrpo.core.concurrency import PerLoop
 from agentgrpo.core.errors import ConfigError
 
 SLACK_S = 0.02
-"""No event loop is on time. So in any second at most 2 % more calls go than requests_per_second, and one more."""
+"""Tolerated delay of the event loop. Because of it, up to 2 % more calls than requests_per_second, and one more, may go
+in a second."""
 
 
 LESS = 0.75
-"""Of the calls under way when one is refused, so many are made at once from then on."""
+"""A refusal cuts the limit on concurrent calls to this factor of the calls under way."""
 
 
 @dataclass(slots=True, eq=False)
 class Grant:
-    """One call that may go; `tokens` is what it is expected to use."""
+    """Permission for one call; `tokens` is its expected use, later its actual use."""
 
     at: float
     tokens: int
     number: int
-    """Calls have theirs in the order in which they came, and keep it when they go again."""
+    """Number of the call in order of arrival; a repeated call keeps it."""
 
 
 @dataclass(slots=True, eq=False)
@@ -47,23 +48,26 @@ class _Line:
     """The calls of one event loop."""
 
     waiters: deque[_Waiter] = field(default_factory=deque)
-    """The first to come at its head."""
+    """Waiting calls, in order of arrival."""
     live: int = 0
-    """Under way."""
+    """Number of calls under way."""
     timer: asyncio.TimerHandle | None = None
 
 
 class RateLimiter:
-    """In any `window_s` seconds at most requests_per_minute calls of together tokens_per_minute tokens are granted,
-    whatever minute a server counts by; and calls that wait go 1 / requests_per_second apart, to the clock: one that is
-    late by up to SLACK_S does not delay those after it, so that the rate holds. None = no such limit.
+    """Limit the calls to a backend; None = no such limit.
 
-    Any number of calls are under way at once until the backend refuses one. From then on there are LESS times as many,
-    one more each time that as many have been answered, and fewer again at the next refusal (additive increase,
-    multiplicative decrease). So the number stays near what the backend takes, also where others call it too.
+    In any `window_s` seconds at most requests_per_minute calls with tokens_per_minute tokens in total are granted, so
+    the limit holds for any minute that a server counts by. Waiting calls go 1 / requests_per_second apart, by the
+    clock: a call that is up to SLACK_S late does not delay the calls after it, so the rate is kept.
 
-    A call goes at once only if it fits and nobody waits; a cancelled waiter spends nothing. A call of more tokens than
-    the limit goes when no other has used any within the window."""
+    The number of calls under way is unlimited until the backend refuses a call. Then it is cut to LESS times the number
+    under way. It grows by one each time that this many calls have been answered, and is cut again at the next refusal
+    (additive increase, multiplicative decrease). So it stays near the backend's capacity, also if others use the
+    backend.
+
+    A call goes at once only if it fits and nobody waits; a cancelled waiter uses nothing up. A call with more tokens
+    than the limit goes when no other call has used tokens within the window."""
 
     def __init__(
         self,
@@ -88,8 +92,8 @@ class RateLimiter:
 
     @asynccontextmanager
     async def turn(self, tokens: int = 0, *, again: Grant | None = None) -> AsyncIterator[Grant]:
-        """One attempt, under way until the block ends. again: what the call went by before; it goes before those that
-        came after it. Raises TimeoutError (give_up)."""
+        """Wait for the turn of one attempt, which is under way until the block ends. again: the grant of the call's
+        last attempt, so that the call keeps its place in the queue. Raises TimeoutError (give_up)."""
         grant, line = await self.take(tokens, again=again), self._lines.get()
         try:
             yield grant
@@ -98,7 +102,7 @@ class RateLimiter:
             self._serve(line)
 
     async def take(self, tokens: int = 0, *, again: Grant | None = None) -> Grant:
-        """Waits for its turn."""
+        """Wait for the turn of one attempt, and count it as under way."""
         loop, line = asyncio.get_running_loop(), self._lines.get()
         now, number = loop.time(), next(self._numbers) if again is None else again.number
         if not line.waiters and self._has_room(line) and self._fits_at(tokens, now) <= now:
@@ -109,48 +113,48 @@ class RateLimiter:
         try:
             return await waiter.granted
         except asyncio.CancelledError:
-            if waiter.granted.done() and not waiter.granted.cancelled():  # in the very tick in which it was cancelled
+            if waiter.granted.done() and not waiter.granted.cancelled():  # granted in the tick of the cancellation
                 self._return(line, waiter.granted.result())
             line.waiters = deque(w for w in line.waiters if w is not waiter)
             self._serve(line)
             raise
 
     def settle(self, grant: Grant, tokens: int) -> None:
-        """The call has used `tokens`, whatever was expected."""
+        """Replace the expected tokens of a call by the tokens that it has used."""
         grant.tokens = tokens
         self._serve(self._lines.get())
 
     def answered(self) -> None:
-        """One of the calls under way."""
+        """Record that a call under way was answered."""
         line = self._lines.get()
         self._answered_at = asyncio.get_running_loop().time()
         if not self._has_room(line):
             self._most_live += 1 / self._most_live
 
     def refused(self, grant: Grant, seconds: float) -> None:
-        """The backend has not taken this call, and asks for `seconds` before its next attempt. Beside others it was one
-        too many; alone it came too soon, and so would every other."""
+        """Record that the backend refused this call, which may be repeated in `seconds`. If other calls are under way,
+        there were too many; if it was alone, it came too soon, and every other call waits as well."""
         line = self._lines.get()
-        if line.live <= self._most_live:  # those that are more have gone before the number fell
+        if line.live <= self._most_live:  # the excess started before the last cut
             self._most_live = max(1.0, LESS * line.live)
         if line.live <= 1:
             self.hold(seconds)
         self.settle(grant, 0)
 
     def hold(self, seconds: float) -> None:
-        """Nothing is granted before: the backend asks for it."""
+        """Grant nothing for `seconds`, as the backend asks."""
         self._free_at = max(self._free_at, asyncio.get_running_loop().time() + seconds)
 
     def give_up(self, since: float) -> None:
-        """A call has been refused for as long as it could wait: who has waited since then, and nobody has been answered
-        in that time, waits no longer."""
+        """End all waiting since `since` with TimeoutError, unless a call has been answered after that: a call has been
+        refused for as long as it could wait."""
         if self._answered_at <= since:
             for waiter in self._lines.get().waiters:
                 if waiter.came <= since and not waiter.granted.done():
                     waiter.granted.set_exception(TimeoutError())
 
     def _serve(self, line: _Line) -> None:
-        """Grant what fits, in order, and come back when the next one will."""
+        """Grant the waiting calls that fit, in order; call again at the time when the next one fits."""
         loop = asyncio.get_running_loop()
         if line.timer is not None:
             line.timer.cancel()
@@ -172,7 +176,7 @@ class RateLimiter:
         return line.live + 1 <= self._most_live
 
     def _fits_at(self, tokens: int, now: float) -> float:
-        """When a call of so many tokens may go, or when to look again; `now` or before: at once."""
+        """Return the time at which a call with `tokens` may go, or is checked again; up to `now` = at once."""
         while self._granted and self._granted[0].at + self._window_s <= now:
             self._granted.popleft()
         used = sum(grant.tokens for grant in self._granted)
@@ -191,21 +195,21 @@ class RateLimiter:
         return grant
 
     def _return(self, line: _Line, grant: Grant) -> None:
-        """It was granted and will not be used."""
+        """Take back a grant that will not be used."""
         line.live -= 1
-        if grant in self._granted:  # by identity
+        if grant in self._granted:  # compared by identity
             self._granted.remove(grant)
         self._next_at -= self._interval_s
 
 
-# --- How long to wait before an attempt is repeated: no clock and no global random numbers in it.
+# --- The pause before an attempt is repeated, without a clock or global random numbers.
 
 
 def pause_s(
     seed: str, attempt: int, *, backoff_s: float, retry_after: str | None = None, date: str | None = None
 ) -> float:
-    """Seconds before the attempt after `attempt` (from 0): what the server's Retry-After asks for, else
-    backoff_s * 2^attempt, half of it jitter: a pure function of `seed`, so that a run repeats."""
+    """Return the seconds to wait after attempt number `attempt` (from 0): the server's Retry-After, else backoff_s *
+    2^attempt, half of it jitter. The jitter is a pure function of `seed`, so that runs are reproducible."""
     asked_s = retry_after_s(retry_after, date)
     if asked_s is not None:
         return asked_s
@@ -215,13 +219,13 @@ def pause_s(
 
 
 def retry_after_s(retry_after: str | None, date: str | None = None) -> float | None:
-    """The seconds of a Retry-After header (RFC 9110, 10.2.3); None where it has none that are to come. One that names
-    a point in time is read by the clock of who sent it: `date`, the Date header of the same response."""
+    """Return the seconds of a Retry-After header (RFC 9110, 10.2.3); None if it is missing, invalid or in the past. A
+    header with a point in time is relative to the sender's clock: `date`, the Date header of the same response."""
     if retry_after is None:
         return None
     if retry_after.isascii() and retry_after.isdecimal():
         return float(retry_after)
-    with suppress(ValueError, TypeError, OverflowError):  # no date; or one with a time zone, and one without
+    with suppress(ValueError, TypeError, OverflowError):  # not a date; or only one date has a time zone
         seconds = (parsedate_to_datetime(retry_after) - parsedate_to_datetime(date or "")).total_seconds()
         return seconds if seconds >= 0 else None
     return None

@@ -1,4 +1,4 @@
-"""A key that a server asks for, known by the name of the environment variable that holds it."""
+"""A server's key, given by the name of the environment variable that holds it."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _sends: ContextVar[bool] = ContextVar("sends", default=True)
 
 @contextmanager
 def nothing_is_sent() -> Iterator[None]:
-    """What is built inside will ask nobody (cassette.mode=strict): its keys need not be there."""
+    """Allow missing keys for parts that are built inside the block: they will send nothing (cassette.mode=strict)."""
     token = _sends.set(False)
     try:
         yield
@@ -29,22 +29,22 @@ def nothing_is_sent() -> Iterator[None]:
 
 @dataclass(frozen=True, slots=True)
 class Secret:
-    """`header: prefix + value` of every request, or its `parameter`. The value is read when it is sent and kept
-    nowhere, so neither a configuration, nor a record, nor a printed object can hold it."""
+    """A key that every request has as `header: prefix + value`, or as `parameter`. The value is read on sending and
+    kept nowhere, so no configuration, record or printed object can hold it."""
 
     env: str
     """Name of the environment variable."""
     header: str = "Authorization"
     prefix: str = "Bearer "
     parameter: str | None = None
-    """For servers that take the bare value, in place of the header: as this query parameter of a GET, and as this field
-    of what is posted."""
+    """For servers that take the bare value instead of the header: name of the query parameter of a GET and of the field
+    of a POST."""
 
     def __post_init__(self) -> None:
         keep(self.env)
 
     def check(self) -> None:
-        """Raises ConfigError where the variable is missing or holds what no header can carry."""
+        """Raise ConfigError if the variable is not set, or if its value cannot be sent in a header."""
         if not _sends.get():
             return
         value = os.environ.get(self.env, "")

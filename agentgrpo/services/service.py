@@ -1,9 +1,9 @@
-"""The one seam to whatever is asked over a boundary: a search, a page, a model that judges, a tool of a server.
+"""The common interface to external services: a search, a page, a judge model, a server's tool.
 
     await service.ask(Request(kind, body, live, form)) -> Answer
 
-A part that asks (retrieval.services, tools.services, judges.llm.completer, engines.remote.openai) makes the request;
-everything that must hold for all of them is a layer before it, in one order (layers.layered)."""
+The calling part (retrieval.services, tools.services, judges.llm.completer, engines.remote.openai) makes the request.
+Rules that hold for all services are layers before it, in a fixed order (layers.layered)."""
 
 from __future__ import annotations
 
@@ -19,53 +19,53 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Form(Generic[T]):
-    """How the answers of one kind of service are written down, and what they cost."""
+    """Serialisation and cost of the answers of one kind of service."""
 
     write: Callable[[T], Any]
-    """As JSON."""
+    """Convert an answer to JSON."""
     read: Callable[[Any], T]
     error: type[EpisodeError]
     facts: frozenset[str] = frozenset()
-    """Kinds of failure that are facts of the world (see cassette)."""
+    """Kinds of permanent failure (see cassette)."""
     unbilled: frozenset[str] = frozenset()
-    """Kinds of failure that cost no more than the price of the call: what was set aside beside it is given back."""
+    """Kinds of failure that cost only the price of the call: the estimate set aside beyond it is given back."""
     cost: Callable[[T], float] | None = None
-    """What an answer has cost beside the price of the call, where that is known only afterwards."""
+    """Cost of an answer beyond the price of the call, if it is known only afterwards."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Request(Generic[T]):
-    """One question to a service. `kind` and `body` decide the answer; where the service is, is no part of it."""
+    """One request to a service. `kind` and `body` decide the answer; the service's address is not part of it."""
 
     kind: str
-    """By which it is priced and limited (budget.KINDS)."""
+    """Kind for prices and limits (budget.KINDS)."""
     body: Mapping[str, Any]
-    """As JSON."""
+    """Content as JSON."""
     live: Callable[[], Awaitable[T]] = field(compare=False)
-    """Asks the service itself."""
+    """Sends the request to the service itself."""
     form: Form[T] = field(compare=False)
     estimate: float = 0.0
-    """The most that form.cost may come to."""
+    """Upper bound of form.cost."""
     has_effects: bool = False
-    """Asking twice is not the same as asking once."""
+    """Whether two equal requests differ in effect from one."""
 
 
 @dataclass(frozen=True, slots=True)
 class Answer(Generic[T]):
     value: T
     paid: bool = True
-    """False: replayed."""
+    """False for a replayed answer."""
 
 
 class Service(Protocol):
     async def ask(self, request: Request[T]) -> Answer[T]:
-        """Raises what `request.live` raises, and what a layer refuses: see there."""
+        """Answer a request. Raises the errors of `request.live`, and the refusals of the layers (see layers)."""
         ...
 
 
 class Direct:
-    """The service itself. What its client does, it does in this order: a turn among the calls at once, the rate, a
-    deadline over all attempts, an attempt (client.JsonClient). counts: what the client adds to (refused)."""
+    """The service itself. Its client (client.JsonClient) waits for a slot among concurrent calls and for the rate, then
+    sets a deadline over all attempts, then makes an attempt. counts: the client adds to it (refused)."""
 
     def __init__(self, counts: MutableMapping[str, float]) -> None:
         self._counts = counts

@@ -1,18 +1,18 @@
-"""The two processes that one call after another of a user's function runs in: a script of the standard library alone.
+"""The two processes in which a user's function is called again and again: a script with the standard library only.
 
     trainer --socket--> keeper --fork--> worker: imports the function, then a request, a reply, a request, ...
 
-The keeper runs no code of anybody else, so it always answers: when the trainer sends SIGTERM, closes the socket or is
-gone, however it went, it kills the worker and all that the worker has started, daemons too, as these become children of
-the keeper (PR_SET_CHILD_SUBREAPER). When the worker dies, so does the rest; should the keeper die first, the kernel
-kills the worker (PR_SET_PDEATHSIG).
+The keeper runs no external code, so it always reacts. When the trainer sends SIGTERM, closes the socket or is gone for
+any reason, the keeper kills the worker and all processes that the worker has started. That includes daemons, which
+become children of the keeper (PR_SET_CHILD_SUBREAPER). When the worker dies, the keeper kills the rest. If the keeper
+dies first, the kernel kills the worker (PR_SET_PDEATHSIG).
 
-Given a command, the keeper does the same for it: `worker.py TRAINER_PID INPUT COMMAND...`. Its input is the file INPUT,
-or the inherited descriptor of this number. Its process number is sent to the trainer before it begins.
+The keeper can also run a command: `worker.py TRAINER_PID INPUT COMMAND...`. The command's input is the file INPUT, or
+the inherited descriptor of this number. Its process id is sent to the trainer before it begins.
 
-A message is 4 bytes of length, big-endian, and as many bytes of JSON. A reply bears the number of its request. Where
-the function forks, the worker alone replies. The package is not imported, which would take longer than most functions
-do: its one file that says what becomes of a result, core/parts.py, is loaded by its path.
+A message is 4 bytes of length, big-endian, and as many bytes of JSON. A reply has the number of its request. If the
+function forks, only the worker replies. The package is not imported, because that would take longer than most
+functions. Only core/parts.py, which turns a result into text, is loaded by its path.
 """
 
 from __future__ import annotations
@@ -41,13 +41,13 @@ _SET_PDEATHSIG, _SET_CHILD_SUBREAPER = 1, 36
 _MAX_ERROR_CHARS, _MAX_DETAIL_CHARS = 500, 4000
 _WATCH_S = 1.0
 _ADDRESS = re.compile(r" at 0x[0-9a-f]+>")
-"""In the text of an object that has none of its own: it tells the policy nothing, and is another one in each run."""
+"""Address in the default text of an object: it tells the policy nothing, and differs from run to run."""
 _END_S = 5.0
 
 
 def main(trainer: int, *command: str) -> NoReturn:
-    """The keeper; descriptor 0 is the socket to the trainer. command: what is run instead of a function, behind the
-    file that it reads."""
+    """Run the keeper; descriptor 0 is the socket to the trainer. command: the input file, then the words of a command
+    to run instead of a function."""
     _prctl(_SET_CHILD_SUBREAPER, 1)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     keeper = os.getpid()
@@ -63,7 +63,7 @@ def main(trainer: int, *command: str) -> NoReturn:
 
 def _watch(worker: int, trainer: int) -> NoReturn:
     poll = select.poll()
-    poll.register(0, 0)  # nothing but its end
+    poll.register(0, 0)  # only for its end
     wait_s = 0.05
     with suppress(AttributeError, OSError):
         poll.register(os.pidfd_open(worker), select.POLLIN)
@@ -78,7 +78,7 @@ def _watch(worker: int, trainer: int) -> NoReturn:
 
 
 def _end(code: int, worker: int) -> NoReturn:
-    """Kill whatever is left of the worker, in rounds, as the dead leave their children to the keeper."""
+    """Kill all remaining processes of the worker, in rounds: the keeper inherits the children of the dead."""
     late = time.monotonic() + _END_S
     while time.monotonic() < late:
         for pid in _children(worker):
@@ -102,7 +102,7 @@ def _dead() -> list[tuple[int, int]]:
 
 
 def _children(worker: int) -> list[int]:
-    """Of this process, the unreaped too, so that none of these numbers can be anybody else's meanwhile."""
+    """Return the children of this process, including unreaped ones, so that their ids cannot have been reused."""
     try:
         return [int(pid) for pid in Path("/proc/thread-self/children").read_text(encoding="ascii").split()]
     except OSError:
@@ -115,12 +115,12 @@ def _prctl(option: int, value: int) -> None:
 
 
 def _execute(keeper: int, source: str, *argv: str) -> None:
-    """Becomes the program."""
+    """Replace this process by the program."""
     _prctl(_SET_PDEATHSIG, signal.SIGKILL)
     signal.signal(signal.SIGINT, signal.SIG_DFL)
     if os.getppid() == keeper:
         _go_first()
-        with suppress(OSError):  # a trainer that is gone
+        with suppress(OSError):  # the trainer is gone
             os.write(0, b"%d\n" % os.getpid())
         opened = int(source) if source.isdigit() else os.open(source, os.O_RDONLY)
         os.dup2(opened, 0)
@@ -138,7 +138,7 @@ def _serve(keeper: int) -> None:
         return
     channel = socket.socket(fileno=os.dup(0))
     nothing = os.open(os.devnull, os.O_RDWR)
-    for fd in (0, 1, 2):  # what the function prints is nobody's
+    for fd in (0, 1, 2):  # the function's output is dropped
         os.dup2(nothing, fd)
     _go_first()
     hello = _receive(channel)
@@ -170,7 +170,7 @@ def _reply(function: Callable[..., Any], request: dict[str, Any], max_chars: int
             arguments["workspace"] = Path(request["workspace"])
         result = function(**arguments)
         if isinstance(result, Coroutine):
-            import asyncio  # takes longer than all else that is imported here, and few need it
+            import asyncio  # slower than all other imports together, and rarely needed
 
             result = asyncio.run(result)
         text = _parts().text_of(result, "what it returns")
@@ -198,20 +198,20 @@ def _parts() -> Any:
 
 
 def _go_first() -> None:
-    """Where memory runs out, this process and those that it starts are ended first."""
+    """Let the system end this process and its children first if memory runs out."""
     with suppress(OSError):
         Path("/proc/self/oom_score_adj").write_text("1000", encoding="ascii")
 
 
 def _bound_memory(num_bytes: int) -> None:
-    """Of what is written to, not of the addresses: libraries reserve many of these and use few."""
+    """Limit the memory that is written to, not the address space: libraries reserve much of it and use little."""
     _, most = resource.getrlimit(resource.RLIMIT_DATA)
     num_bytes = num_bytes if most == resource.RLIM_INFINITY else min(num_bytes, most)
     resource.setrlimit(resource.RLIMIT_DATA, (num_bytes, num_bytes))
 
 
 def _seed(seed: str) -> None:
-    """What a function draws depends on the episode and the arguments, not on the calls that this process had before."""
+    """Seed random numbers by the episode and the arguments, so that earlier calls in this process have no influence."""
     random.seed(seed)
     if numpy := sys.modules.get("numpy"):
         numpy.random.seed(random.getrandbits(32))

@@ -1,7 +1,8 @@
-"""Processes that run one function, kept for the next call, killed with all they have started when a call is cancelled.
+"""Processes that run one function. They are kept for later calls; a cancelled call kills its process and all processes
+that it has started.
 
-The processes are new programs, not forks of this one, so that threads and GPU state of the trainer do not matter. They
-are spoken to on a loop of its own (`on_idle_loop`), so they outlive the callers' event loops.
+The processes are new programs, not forks of this process, so that threads and GPU state of the trainer do not matter.
+The trainer talks to them on a separate event loop (`on_idle_loop`), so they outlive the callers' event loops.
 """
 
 from __future__ import annotations
@@ -22,22 +23,22 @@ from agentgrpo.core.concurrency import Limiter, on_idle_loop
 from agentgrpo.core.errors import ConfigError, ToolError
 
 _SCRIPT = Path(__file__).with_name("worker.py")
-_TERM_S, _KILL_S = 2.0, 1.0  # who is killed before it has ended its children leaves them
+_TERM_S, _KILL_S = 2.0, 1.0  # a keeper killed too early leaves its children behind
 _POLL_S = 0.002
 
 
 class WorkerCrashed(Exception):
-    """The process ended within a call, by the function's own doing. The message says how."""
+    """The process ended during a call because of the function itself. The message says how."""
 
 
 class _Fell(Exception):
-    """The process was killed within a call, or had no more memory: by the call's doing, or by others'."""
+    """The process was killed during a call or ran out of memory, because of this call or for another reason."""
 
 
 class Workers:
-    """At most `processes` at a time, started when needed; each is replaced after `recycle_after` calls. `location`:
-    "module:attribute" of the function. memory_mb: what each may use, of what it writes to. variables: those of its
-    environment; None = all of this process. Raises ConfigError."""
+    """At most `processes` worker processes at a time, started when needed; each is replaced after `recycle_after`
+    calls. `location`: "module:attribute" of the function. memory_mb: memory that each process may write to. variables:
+    the environment of each process; None = the environment of this process. Raises ConfigError."""
 
     def __init__(
         self,
@@ -62,13 +63,13 @@ class Workers:
         self._endings: set[asyncio.Task[None]] = set()
 
     async def call(self, request: Mapping[str, Any], *, timeout_s: float | None = None) -> Mapping[str, str]:
-        """The function's reply {"text"} or {"error", "detail"}. A cancelled call has ended its process when it returns,
-        and so has one that takes longer than `timeout_s`, waiting for a process left out. Raises WorkerCrashed;
-        TimeoutError; ToolError where there is no process to be had.
+        """Return the function's reply {"text"} or {"error", "detail"}. A cancelled call has ended its process when it
+        returns, and so has a call that takes longer than `timeout_s`, not counting the wait for a process. Raises
+        WorkerCrashed; TimeoutError; ToolError if no process can be started or the function cannot be imported.
 
-        A process that falls (_Fell) may have been ill-fated: somebody else killed it, earlier calls had filled it. The
-        call is made once more, in a new one; if that falls too, it is the call's doing: a policy that can make a
-        process fall must not be able to take the failure for nobody's."""
+        If a process falls (_Fell), this call may be innocent: somebody else killed the process, or earlier calls filled
+        its memory. So the call is repeated once in a new process. If that falls too, the call is to blame: a policy
+        that can make a process fall must not have the failure excused as infrastructure."""
         return await on_idle_loop(self._call(request, timeout_s))
 
     async def _call(self, request: Mapping[str, Any], timeout_s: float | None) -> Mapping[str, str]:
@@ -96,11 +97,11 @@ class Workers:
         return reply
 
     async def close(self) -> None:
-        """Ends every process."""
+        """End every process."""
         self.end_now()
 
     def end_now(self) -> None:
-        """As `close`, for whoever cannot await it."""
+        """Like `close`, for callers that cannot await."""
         self._idle.clear()
         for worker in list(self._all):
             worker.end_now()
@@ -121,7 +122,7 @@ class Workers:
         return worker
 
     async def _end(self, worker: _Worker) -> None:
-        """In a task of its own: a second cancellation does not stop it."""
+        """End a worker in a separate task, which a second cancellation does not stop."""
         ending = asyncio.get_running_loop().create_task(worker.end())
         self._endings.add(ending)
         ending.add_done_callback(self._endings.discard)
@@ -145,7 +146,7 @@ class _Worker:
                     stdout=subprocess.DEVNULL,
                     stderr=subprocess.DEVNULL,
                     start_new_session=True,
-                    # Sets of texts have one order in every process, so that results do not depend on which one it was.
+                    # Sets of texts have the same order in every process, so results do not depend on the process.
                     env={**(os.environ if variables is None else variables), "PYTHONHASHSEED": "0"},
                 )
         except OSError as e:
@@ -159,7 +160,7 @@ class _Worker:
         if self._hello is not None:
             try:
                 reply = await self._exchange(self._hello)
-            except (_Fell, WorkerCrashed) as e:  # no call's doing: there was none yet
+            except (_Fell, WorkerCrashed) as e:  # before any call
                 raise ToolError(f"tool {self._location}: its process ended while it was imported: {e}") from e
             if "error" in reply:
                 raise ToolError(f"tool {self._location} cannot be imported in its process: {reply['error']}")
@@ -191,7 +192,7 @@ class _Worker:
         return bytes(got)
 
     async def _obituary(self) -> Exception:
-        """Why the process is no more."""
+        """Return the error that says why the process ended."""
         await self._exit(_KILL_S)
         code = self._process.poll()
         if code is None:
@@ -218,7 +219,7 @@ class _Worker:
             self.end_now()
 
     def end_now(self) -> None:
-        """Without an event loop; at once where `end` has done it."""
+        """End the process without an event loop; returns at once if `end` has done it."""
         for stop, wait_s in ((self._process.terminate, _TERM_S), (self._process.kill, _KILL_S)):
             if self.is_alive():
                 stop()

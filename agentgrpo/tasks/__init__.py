@@ -1,1 +1,1 @@
-"""Task sets: what a policy is asked, and the corpora it may search."""
+"""Task sets: the questions put to a policy, and the corpora it may search."""

@@ -1,4 +1,4 @@
-"""What a task data set is: named splits of Tasks, and the corpora they are answered from."""
+"""Protocols of task data sets: named splits of Tasks, and the corpora that answer them."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ SPLITS = ("train", "dev", "test")
 
 
 def split_of(splits: Mapping[str, Sequence[Task]], name: str) -> Sequence[Task]:
-    """TaskDataset.split of a set that holds its splits by name."""
+    """Implement TaskDataset.split for a data set that holds its splits by name."""
     if name not in splits:
         raise DataError(f"split '{name}'; this task set has {', '.join(splits)}.{did_you_mean(name, tuple(splits))}")
     return splits[name]
@@ -29,11 +29,11 @@ class TaskDataset(Protocol):
         """Tasks of "train", "dev" or "test", in a fixed order. Raises DataError for a split that does not exist."""
 
     def corpora(self) -> Mapping[str, Sequence[Passage]]:
-        """Passages by retriever name: "vdb" and, where there is one, "web"; "pages" are those that environment.fetcher
-        has where its name is task."""
+        """Passages by retriever name: "vdb", optionally "web", and "pages", which environment.fetcher serves if its
+        name is task."""
 
     def thesaurus(self) -> Mapping[str, Sequence[str]]:
-        """Query word -> words that the documents use instead, for a reranker that has no model; may be empty."""
+        """Query word -> words that the documents use instead, for a reranker without a model; may be empty."""
 
 
 @runtime_checkable
@@ -41,57 +41,58 @@ class MixedDataset(TaskDataset, Protocol):
     """A TaskDataset of several sources."""
 
     mixture: Mixture | None
-    """How often training meets each; None = every task equally often."""
+    """How often training draws from each source; None = every task equally often."""
     notes: Sequence[str]
-    """What was read, found and left out, a line each; for the user."""
+    """One line for the user about each thing that was read, found or left out."""
 
 
 @runtime_checkable
 class HeldOutDataset(TaskDataset, Protocol):
-    """A TaskDataset that keeps what dev and test are asked about out of what training finds."""
+    """A TaskDataset that hides the facts that dev and test ask about from the searches of training."""
 
     def training_corpora(self) -> Mapping[str, Sequence[Passage]] | None:
-        """What environment=search finds for tasks of "train" where the retriever is embedded; None = `corpora`."""
+        """The corpora that environment=search searches for "train" tasks if the retriever is embedded; None =
+        `corpora`."""
 
 
 class Demonstrator(Protocol):
-    """A scripted policy for one episode: warm starts and oracles."""
+    """A scripted policy for one episode, for warm starts and oracles."""
 
     def act(self, context: str) -> str | ParsedTurn:
-        """The next turn, given the whole context so far as text: its text, or what a renderer that speaks of tools
-        writes it from."""
+        """Return the next turn, given the whole context so far as text: the turn's text, or a ParsedTurn for a renderer
+        with tool calls to write."""
 
 
 @runtime_checkable
 class ToolDemonstrator(Protocol):
-    """One that need not read the context, in whichever format it is: it knows the task, and is told what came back."""
+    """A demonstrator that needs no context, and so no format: it knows the task and receives the tool results."""
 
     def next_turn(self, answered: Sequence[str]) -> ParsedTurn:
-        """answered: what its calls so far were answered with, in order."""
+        """answered: the results of its calls so far, in order."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Language:
-    """What demonstrations are written in, as far as a warm start must know it to make a tokenizer and loss weights."""
+    """The text conventions of demonstrations that a warm start needs to train a tokenizer and weigh the loss."""
 
     answer: str
-    """How a turn opens that answers and so ends the episode."""
+    """The opening of a turn that answers and so ends the episode."""
     control_strings: tuple[str, ...] | None = None
-    """Single tokens, trained or not; None = those of the search agent's tags."""
+    """Strings added to the tokenizer as single tokens; None = the search agent's tags."""
     words: tuple[str, ...] | None = None
-    """Single tokens wherever they stand alone; None = the values of the search agent's attributes."""
+    """Words that are single tokens when they stand alone; None = the values of the search agent's attributes."""
     splits_digits: bool = False
-    """Every digit is a token of its own, and so is the s of a plural."""
+    """Every digit is a separate token, and so is the s of a plural."""
     parts: tuple[str, ...] = ()
-    """Regular expressions of what no token spans together with what stands around it."""
+    """Regular expressions: no token spans a match together with the text around it."""
 
 
 class DemonstrationWorld(Protocol):
-    """A small world of its own to demonstrate in: tasks, corpora and a demonstrator per task."""
+    """A small world for demonstrations: tasks, corpora and a demonstrator per task."""
 
     tasks: Sequence[Task]
     phase: int
-    """When it is learned from: after all worlds of lower phases, mixed with those of its own."""
+    """When training uses it: after all worlds of lower phases, mixed with those of the same phase."""
 
     def corpora(self) -> Mapping[str, Sequence[Passage]]: ...
 
@@ -100,20 +101,20 @@ class DemonstrationWorld(Protocol):
 
 @runtime_checkable
 class TeachingDataset(TaskDataset, Protocol):
-    """A TaskDataset that can show how tasks like its own are done: what warm and cold starts learn from."""
+    """A TaskDataset that can demonstrate tasks like its own, for warm and cold starts."""
 
     language: Language
 
     @property
     def demonstration_fingerprint(self) -> str:
-        """Hash of everything that determines the demonstration worlds and what is done in them."""
+        """Hash of everything that determines the demonstration worlds and the demonstrations in them."""
 
     def demonstration_worlds(self, count: int, tasks_per_world: int) -> Iterable[DemonstrationWorld]: ...
 
 
 @runtime_checkable
 class DemonstratedDataset(TeachingDataset, Protocol):
-    """A TaskDataset that can show how its very tasks are done."""
+    """A TaskDataset that can demonstrate its own tasks."""
 
     def oracle(self, task: Task) -> Demonstrator | ToolDemonstrator:
-        """The ideal policy: what the trained one is measured against."""
+        """The ideal policy, against which the trained one is measured."""

@@ -8,7 +8,7 @@ from agentgrpo.core.types import Task
 
 
 def columns_of(task: Task) -> dict[str, Any]:
-    """A task as a line of its file has it, but for its metadata."""
+    """A task as a row of its file, without its metadata."""
     return {
         "prompt": [{"role": m.role, "content": m.content} for m in task.messages],
         "question": next((m.content for m in reversed(task.messages) if m.role == "user"), ""),

@@ -1,13 +1,13 @@
-"""What a memory task holds: chunks to be read one at a time, and questions that are asked after the last one.
+"""The content of a memory task: chunks, read one at a time, and questions, asked after the last chunk.
 
-It lies in Task.metadata, as JSON values:
+It is stored in Task.metadata as JSON values:
 
     {"chunks": ["...", ...], "questions": [{"question": "...", "answers": ["..."], ...}, ...], "facts": [[...], ...]?}
 
-`facts[t]` are the clauses that chunk t asks to be written, changed or forgotten, of data sets that know them: objects
-{"op": "insert" | "add" | "update" | "delete", "key": "...", "text": "..."}. Task.messages is one user message, the
-first chunk; Task.references the first answer of every question; Episode.answer a JSON list, one text for each question
-(`join`).
+`facts[t]`, which only some data sets know, are the clauses that chunk t asks to write, change or forget: objects {"op":
+"insert" | "add" | "update" | "delete", "key": "...", "text": "..."}. Task.messages is one user message, the first
+chunk; Task.references holds the first answer of every question; Episode.answer is a JSON list, one text for each
+question (`join`).
 """
 
 from __future__ import annotations
@@ -23,20 +23,20 @@ from agentgrpo.core.types import Message, Task
 CHUNKS, QUESTIONS, FACTS = "chunks", "questions", "facts"
 """Keys of a task's metadata."""
 ADD = "add"
-"""`op` of a fact that is one of several of its key."""
+"""`op` of a fact whose key may have several facts."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Question:
     text: str
     answers: tuple[str, ...]
-    """Acceptable ones; at least one."""
+    """Acceptable answers; at least one."""
     kind: str = ""
-    """Such as current, history, forgotten: figures are shown by it."""
+    """E.g. current, history, forgotten; metrics are reported for each kind."""
     metric: str = ""
-    """Which judge grades it, where several are routed (judges.composed); "" = the task's data source."""
+    """Name of the judge that grades it if several are routed (judges.composed); "" = the task's data source."""
     options: tuple[str, ...] = ()
-    """Of a multiple-choice question."""
+    """The options of a multiple-choice question."""
 
     def to_json(self) -> dict[str, Any]:
         row: dict[str, Any] = {"question": self.text, "answers": list(self.answers)}
@@ -46,14 +46,14 @@ class Question:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fact:
-    """What a chunk asks of a memory."""
+    """A change that a chunk asks a memory to make."""
 
     op: str
     """insert | add | update | delete."""
     key: str
-    """What the clause is about; no two facts that hold at once have the same, but those of `add`."""
+    """The subject of the clause. Facts that hold at the same time have different keys, except those of `add`."""
     text: str
-    """The clause; "" of a delete."""
+    """The clause; "" for a delete."""
 
 
 def chunks_of(task: Task) -> tuple[str, ...]:
@@ -76,7 +76,7 @@ def questions_of(task: Task) -> tuple[Question, ...]:
 
 
 def facts_of(task: Task) -> tuple[tuple[Fact, ...], ...] | None:
-    """Of each chunk; None where the data set does not know them."""
+    """The facts of each chunk; None if the data set does not know them."""
     rows = task.metadata.get(FACTS)
     return None if rows is None else tuple(tuple(Fact(**fact) for fact in chunk) for chunk in rows)
 
@@ -90,7 +90,7 @@ def memory_task(
     facts: Sequence[Sequence[Fact]] | None = None,
     metadata: Mapping[str, Any] | None = None,
 ) -> Task:
-    """The Task that the functions above read. `metadata`: further fields, such as kind."""
+    """Build the Task that the functions above read. `metadata`: further fields, such as kind."""
     own = {FACTS: [[{"op": f.op, "key": f.key, "text": f.text} for f in chunk] for chunk in facts]} if facts else {}
     return Task(
         id=task_id,
@@ -107,12 +107,12 @@ def memory_task(
 
 
 def join(answers: Sequence[str]) -> str:
-    """Episode.answer: one text for each question, in order; "" where the reader found nothing."""
+    """Write Episode.answer: one text for each question, in order; "" if the reader found nothing."""
     return json.dumps(list(answers), ensure_ascii=False)
 
 
 def split(answer: str, count: int) -> list[str]:
-    """What `join` joined. A text that is no list of `count` texts, such as a judge's canary, is everybody's answer."""
+    """Undo `join`. A text that is not a list of `count` texts, such as a judge's canary, answers every question."""
     try:
         found = json.loads(answer)
     except (ValueError, RecursionError):

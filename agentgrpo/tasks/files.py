@@ -1,4 +1,4 @@
-"""The files that a task may bring along: metadata.files, {name: text}, of which each episode gets copies."""
+"""Files that come with a task: metadata.files, {name: text}. Each episode gets copies."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _MAX_NAME_BYTES = 255
 
 
 def problem_of(files: Any) -> str | None:
-    """What keeps metadata.files from being files of one folder, in one line; None where nothing does."""
+    """Say in one line why metadata.files cannot be written to a folder; None if it can."""
     if not files:
         return None
     if not isinstance(files, Mapping):

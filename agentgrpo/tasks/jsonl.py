@@ -1,4 +1,4 @@
-"""A user's own questions and documents, in a file each."""
+"""A user's own questions and documents, each in one file."""
 
 from __future__ import annotations
 
@@ -30,17 +30,17 @@ def jsonl(
     corpus_keys: Mapping[str, str] | None = None,
     seed: int = 0,
 ) -> QuestionSet:
-    """Questions to be answered from a corpus, and optionally from a second one ("web") that costs more; or without any,
-    by an agent that does not search, or whose server has its own. The task set `questions` with one source, whose ids
-    are the tasks'.
+    """Read questions to be answered from a corpus, and optionally from a second one ("web") that costs more. No corpus
+    is needed for an agent that does not search, or whose retrieval server has its own. This is the task set `questions`
+    with one source, whose ids are the tasks' ids.
 
-    `questions`: rows {"question", "answers"?, "id"?, "split"?, ...} of JSON lines, CSV, TSV or parquet, or a format
-    that `questions` reads, a published one or that of another trainer; the first three can be renamed, and are needed
-    then. `answers` is a string or a list of acceptable ones; without any the environment itself has to say what an
-    attempt is worth. An id that is missing is made of the question. Further keys become the task's metadata ("files":
-    {name: text} is what lies in the workspace of a tool agent); the notes say which, and which are not used. A row
-    without "split" goes to one by the hash of (seed, question): `test_fraction` of them to test, `dev_fraction` to dev,
-    the others to train; no question is in two.
+    `questions`: rows {"question", "answers"?, "id"?, "split"?, ...} of JSON lines, CSV, TSV or parquet, or any format
+    that `questions` reads (published data sets, other trainers). The first three keys can be renamed, and are then
+    required. `answers` is a string or a list of acceptable strings; without answers the environment itself must grade
+    an attempt. A missing id is made from the question. Further keys become the task's metadata ("files": {name: text}
+    are the files in the workspace of a tool agent); the notes list them, and the keys that are not used. A row without
+    "split" is assigned by the hash of (seed, question): `test_fraction` of these rows to test, `dev_fraction` to dev,
+    the others to train. No question is in two splits.
     `corpus`, `web_corpus`: rows {"id", "text", "title"?, "url"?}, which `corpus_keys` can rename. `thesaurus`: a JSON
     object {query word: [words that documents use instead]} for the reranker.
 
@@ -66,8 +66,8 @@ def jsonl(
 
 
 def export(dataset: TaskDataset, folder: str | Path) -> dict[str, Path]:
-    """Write a task set as the files that `jsonl` reads: questions.jsonl, corpus.jsonl (the vdb's) and, where there
-    is a web corpus, web.jsonl. Returns the paths by the name of its keyword. Existing files are replaced."""
+    """Write a task set as the files that `jsonl` reads: questions.jsonl, corpus.jsonl (the vdb corpus) and web.jsonl if
+    there is a web corpus. Returns the paths by keyword of `jsonl`. Existing files are replaced."""
     folder = Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
     rows = [_row(task, split) for split in SPLITS for task in dataset.split(split)]
@@ -80,7 +80,7 @@ def export(dataset: TaskDataset, folder: str | Path) -> dict[str, Path]:
 
 def _row(task: Task, split: str) -> dict[str, Any]:
     row = {"id": task.id, "question": task.question, "answers": list(task.references), "split": split}
-    return {**row, **task.metadata, **row}  # a column of these names counts no more than what was made of it
+    return {**row, **task.metadata, **row}  # the task's own values replace metadata columns of these names
 
 
 def _passage(passage: Passage) -> dict[str, str]:

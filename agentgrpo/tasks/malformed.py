@@ -1,5 +1,5 @@
-"""Rows of a user's files that cannot be read: all of them are counted before a run is refused, so that they can be
-mended at once."""
+"""Malformed rows in a user's files. All of them are counted before a run is refused, so that they can be fixed in one
+pass."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ Read = TypeVar("Read")
 
 
 class Malformed:
-    """count, and what is wrong with the first ones, each with its file and place."""
+    """count: number of malformed rows. first: the errors of the first ones, each with file and position."""
 
     def __init__(self) -> None:
         self.count = 0
@@ -26,7 +26,7 @@ class Malformed:
             self.first.append(str(error))
 
     def spare(self, read: Callable[[Row], Read], rows: Iterable[Row]) -> Iterator[Read]:
-        """What `read` makes of the rows, without those that it refuses by a DataError."""
+        """Yield read(row) for each row; a row for which it raises DataError is counted and skipped."""
         for row in rows:
             try:
                 found = read(row)
@@ -36,7 +36,7 @@ class Malformed:
                 yield found
 
     def to_the_end(self, rows: Iterator[Row]) -> Iterator[Row]:
-        """Of a file whose reading may break off."""
+        """Yield the rows of a file; a DataError that ends the reading is counted, not raised."""
         try:
             yield from rows
         except DataError as e:
@@ -44,12 +44,12 @@ class Malformed:
 
     @property
     def text(self) -> str:
-        """A line that counts, and one for each of the first."""
+        """A line with the count, and one for each error in `first`."""
         head = f"{self.count:,} malformed row{'s' * (self.count > 1)}"
         head += f"; the first {SHOWN}:" if self.count > SHOWN else ":"
         return "\n  ".join([head, *self.first])
 
     def refuse(self) -> None:
-        """Raise MalformedRows where there is one."""
+        """Raise MalformedRows if a row was malformed."""
         if self.count:
             raise MalformedRows(self.first[0] if self.count == 1 else self.text)

@@ -1,9 +1,9 @@
-"""Tasks of several sources by weight: every step's batch holds each source's share, as exactly as whole tasks can.
+"""Tasks of several sources by weight: every step's batch holds each source's share, rounded to whole tasks.
 
-After n steps of T tasks a source of weight w (of 1) has given n·T·w tasks, rounded down or up. That makes a release and
-a deadline of each of its tasks, in steps, and of unit jobs the earliest deadline first meets them all where they can be
-met (Jackson 1955; as fair scheduling does: Baruah et al., "Proportionate progress", 1996). A source that is asked for
-more than it has begins again, in another order, while a larger one is still at its first epoch."""
+After n steps of T tasks a source of weight w (of 1) has given n·T·w tasks, rounded down or up. This gives each of its
+tasks a release and a deadline, in steps. For unit jobs, earliest deadline first meets all deadlines if any schedule
+does (Jackson 1955; used for fair scheduling by Baruah et al., "Proportionate progress", 1996). An exhausted source
+begins again in another order, while a larger one is still in its first epoch."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from agentgrpo.core.types import Task
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Mixture:
-    """weights: of training, by source; at least one is above 0. key: what the sources are the keys of."""
+    """weights: source -> training weight; at least one is above 0. key: the setting whose keys are the sources."""
 
     weights: Mapping[str, float]
     key: str = "task.sources"
 
     def source_of(self, task: Task) -> str:
-        """What the id of a task begins with: "SOURCE:...", and where a member of a suite is a mixture itself
-        "MEMBER:SOURCE:..."."""
+        """The source of a task, from the beginning of its id: "SOURCE:...", or "MEMBER:SOURCE:..." if a suite's member
+        is itself a mixture."""
         source, _, rest = task.id.partition(":")
         return source if source in self.weights else f"{source}:{rest.partition(':')[0]}"
 
@@ -38,7 +38,7 @@ class MixedOrder:
     """The tasks of each step, a pure function of its number."""
 
     def __init__(self, sizes: Mapping[str, int], *, mixture: Mixture, tasks_per_step: int, permute: Permute) -> None:
-        """sizes: number of tasks by source. Raises ConfigError where a step would take a task twice."""
+        """sizes: number of tasks by source. Raises ConfigError if a step would take a task twice."""
         weights = {source: Fraction(str(mixture.weights[source])) for source in sizes}
         exact = {source: weight for source, weight in weights.items() if weight > 0}
         unit = math.lcm(*(share.denominator for share in exact.values()))
@@ -53,7 +53,8 @@ class MixedOrder:
         self._begin()
 
     def _most(self, part: int) -> int:
-        """Tasks of a source in one step: what its sum, rounded up, can be ahead of the one before, rounded down."""
+        """Most tasks of a source in one step: its total after the step, rounded up, minus its total before, rounded
+        down."""
         share = Fraction(part * self._tasks_per_step, self._whole)
         return min(math.ceil(share + Fraction(share.denominator - 1, share.denominator)), self._tasks_per_step)
 
@@ -64,7 +65,7 @@ class MixedOrder:
         self._latest: list[int] = []
 
     def take(self, step: int) -> list[int]:
-        """Indices of tasks, `tasks_per_step` of them, no two the same."""
+        """Return `tasks_per_step` different task indices."""
         if step < self._step - 1:
             self._begin()
         while self._step <= step:
@@ -76,7 +77,7 @@ class MixedOrder:
         counts = dict.fromkeys(self._parts, 0)
 
         def due(source: str) -> int:
-            """Tasks that are due at the end of this step and not given, times the whole."""
+            """Tasks due by the end of this step and not yet given, times the sum of the weights."""
             given = self._taken[source] + counts[source]
             return (self._step + 1) * self._tasks_per_step * self._parts[source] - self._whole * given
 
@@ -85,13 +86,13 @@ class MixedOrder:
             return -(-nth * self._whole // (self._tasks_per_step * self._parts[source])), -due(source)
 
         for _ in range(self._tasks_per_step):
-            counts[min((s for s in counts if due(s) > 0), key=urgency)] += 1  # the first of equals
+            counts[min((s for s in counts if due(s) > 0), key=urgency)] += 1  # ties go to the first source
         return [index for source, count in counts.items() for index in self._draw(source, count)]
 
     def _draw(self, source: str, count: int) -> list[int]:
         queue = self._queues[source]
         if len(queue) < count:
-            # those that this step has already come last in the next epoch
+            # tasks that this step already takes come last in the next epoch
             fresh, left = self._permute(source, self._epochs[source]), {*queue}
             queue += [i for i in fresh if i not in left] + [i for i in fresh if i in left]
             self._epochs[source] += 1

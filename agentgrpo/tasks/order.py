@@ -1,9 +1,9 @@
-"""The order in which training meets its tasks: a pure function of (seed, step) and, with a curriculum, of what was
-measured so far, so that resuming takes no more than these.
+"""The order of the training tasks: a pure function of (seed, step) and, with a curriculum, of the correctness measured
+so far. Resuming needs nothing else.
 
 Each epoch is a permutation of the task indices, drawn from (seed, epoch). With strata, the permutation deals the strata
 out evenly, so that every run of consecutive tasks (hence every batch) holds each stratum in its share of the data. A
-curriculum keeps the strata that a step's tasks have in that order, and draws which tasks of them."""
+curriculum keeps the number of tasks that each stratum has in a step, and draws the tasks within each stratum."""
 
 from __future__ import annotations
 
@@ -21,36 +21,37 @@ from agentgrpo.core.errors import ConfigError, DataError
 from agentgrpo.core.types import ScoredGroup, Task
 from agentgrpo.tasks.mixture import MixedOrder, Mixture
 
-# --- Curriculum by measured difficulty: tasks that are sometimes answered rightly come more often than those that
-# always or never are, because only they tell good attempts from bad ones.
+# --- Curriculum by measured difficulty: tasks solved sometimes come more often than tasks solved always or never,
+# because only they tell good attempts from bad ones.
 #
 #     rate(task)   <- memory * rate + (1 - memory) * mean correctness of its latest group; that mean itself at first
 #     weight(task)  = FLOOR + (1 - FLOOR) * (1 - |rate - target| / max(target, 1 - target));  1 without a rate
 #
-# A step's tasks are drawn with these weights, none twice.
+# A step's tasks are drawn with these weights, without replacement.
 
 FLOOR = 0.05
-"""Weight of a task as far from the target as can be: what is mastered or hopeless is looked at again now and then."""
+"""Weight of a task at the greatest distance from the target: mastered and hopeless tasks still come now and then."""
 
 Rates = Mapping[str, float]
-"""Task id -> mean correctness as far as it was measured. Tasks that were never tried have none."""
+"""Task id -> running mean of correctness; untried tasks are absent."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Curriculum:
-    """target: the rate that weighs most, in [0, 1]. memory: weight of the rate so far in a new one, in [0, 1)."""
+    """target: the rate with the greatest weight, in [0, 1]. memory: weight of the old rate in the new one, in [0,
+    1)."""
 
     target: float = 0.5
     memory: float = 0.5
 
     def weight(self, rate: float | None) -> float:
-        """Above 0, at most 1. A task that was never tried weighs as much as any: it may be right."""
+        """The weight of a task, in (0, 1]. An untried task has weight 1: its rate may be at the target."""
         if rate is None:
             return 1.0
         return FLOOR + (1 - FLOOR) * (1 - abs(rate - self.target) / max(self.target, 1 - self.target))
 
     def observe(self, rates: Rates, scored: Iterable[ScoredGroup]) -> dict[str, float]:
-        """`rates` after these groups. Episodes that could not be scored say nothing."""
+        """Return `rates` updated with these groups. Unscored episodes are ignored."""
         after = dict(rates)
         for group in scored:
             grades = [r.correctness for r in group.rewards if r is not None]
@@ -61,7 +62,7 @@ class Curriculum:
 
 
 def curriculum_of(settings: RolloutSettings) -> Curriculum | None:
-    """The one that the group `rollout` asks for; None = all tasks in turn."""
+    """The curriculum of the settings group `rollout`; None = all tasks in turn."""
     if settings.curriculum == "none":
         return None
     return Curriculum(target=settings.curriculum_target, memory=settings.curriculum_memory)
@@ -70,8 +71,8 @@ def curriculum_of(settings: RolloutSettings) -> Curriculum | None:
 def permutation(
     num_tasks: int, *, seed: int, epoch: int, strata: Sequence[Hashable] | None = None, key: str | None = None
 ) -> list[int]:
-    """Task indices in the order of one epoch; `strata[i]` is the stratum of task i (None: no strata). key: an order of
-    its own for whoever has one.
+    """Task indices in the order of one epoch; `strata[i]` is the stratum of task i (None: no strata). key: a further
+    part of the seed, for a separate order.
 
     The k-th of a stratum's n tasks is dealt to position (k + u) / n of the epoch, u in [0, 1) drawn per stratum:
     any window of w tasks holds w * n / num_tasks of the stratum, give or take one per boundary."""
@@ -92,11 +93,11 @@ def permutation(
 
 
 class TaskOrder:
-    """Which tasks each step of a run takes: no task twice in a step, for task and sample index name its random numbers.
-    An epoch ends with its last whole batch; the few tasks left over have their turn in other epochs.
+    """Chooses the tasks of each step. No task comes twice in a step, because task and sample index identify an
+    episode's random numbers. An epoch ends with its last whole batch; the few tasks left over come in other epochs.
 
-    `stratify_by`: the Task.metadata key that names a task's stratum. `mixture`: sources take turns by weight, each in
-    epochs of its own. Raises DataError for no tasks or a missing key, ConfigError for more tasks per step than there
+    `stratify_by`: the Task.metadata key that names a task's stratum. `mixture`: sources take turns by weight, each with
+    separate epochs. Raises DataError for no tasks or a missing key, ConfigError if a step takes more tasks than there
     are."""
 
     def __init__(
@@ -124,7 +125,7 @@ class TaskOrder:
         self._mixed = None if mixture is None else self._mix(mixture)
 
     def take(self, step: int, rates: Rates | None = None) -> list[Task]:
-        """The tasks of a step, `tasks_per_step` of them. rates: what a curriculum goes by."""
+        """Return the `tasks_per_step` tasks of a step. rates: the measured correctness, for a curriculum."""
         cursor = self.cursor(step)
         first = cursor["index"]
         if self._mixed is None:
@@ -138,14 +139,14 @@ class TaskOrder:
     def replace(
         self, tasks: Sequence[Task], *, step: int, round_number: int, taken: Collection[str], rates: Rates | None = None
     ) -> list[Task]:
-        """Others in the place of `tasks` of a step, of the same strata, none of them with an id in `taken`; fewer where
-        there are no more. round_number: 1, 2, ... of the step's replacements."""
+        """Return replacements for `tasks` of a step: tasks of the same strata whose ids are not in `taken`; fewer if
+        the strata run out. round_number: 1, 2, ... counts the step's replacements."""
         wanted = Counter(self._stratum(task) for task in tasks)
         return [self._tasks[i] for i in self._draw(wanted, (step, round_number), taken, rates or {})]
 
     def cursor(self, step: int) -> dict[str, int]:
-        """Where the order stands before `step`: whole epochs done, and tasks taken of the next one; of a mixture, as if
-        all tasks came equally often."""
+        """The position before `step`: finished epochs, and tasks taken from the next one. For a mixture it is counted
+        as if all tasks came equally often."""
         epoch, batch = divmod(step, len(self._tasks) // self._tasks_per_step)
         return {"epoch": epoch, "index": batch * self._tasks_per_step}
 
@@ -157,14 +158,14 @@ class TaskOrder:
         def permute(source: str, epoch: int) -> list[int]:
             of = members[source]
             strata = None if self._strata is None else [self._strata[i] for i in of]
-            # numbers of tasks are drawn with the source, or two of equal size would go in step
+            # the source is part of the seed, or two sources of equal size would have the same order
             return [of[i] for i in permutation(len(of), seed=self._seed, epoch=epoch, strata=strata, key=source)]
 
         sizes = {source: len(of) for source, of in members.items()}
         return MixedOrder(sizes, mixture=mixture, tasks_per_step=self._tasks_per_step, permute=permute)
 
     def _stratum(self, task: Task) -> Hashable:
-        """Of which there are equal shares: what `stratify_by` and the mixture say of the task."""
+        """The stratum of a task: its `stratify_by` value, together with its source in a mixture."""
         said = None if self._stratify_by is None else _stratum(task, self._stratify_by)
         return said if self._mixture is None else (self._mixture.source_of(task), said)
 
@@ -177,10 +178,10 @@ class TaskOrder:
     def _draw(
         self, wanted: Mapping[Hashable, int], key: tuple[int, int], taken: Collection[str], rates: Rates
     ) -> list[int]:
-        """So many tasks of each stratum, without replacement, as a curriculum weighs them: those with the largest
-        log(u) / weight, u in [0, 1) per task (Efraimidis and Spirakis, 2006)."""
+        """Draw the wanted number of tasks of each stratum without replacement, weighted by the curriculum: those with
+        the largest log(u) / weight, u in [0, 1) per task (Efraimidis and Spirakis, 2006)."""
         rng = generator("task draw", self._seed, *key)
-        draws = [rng.random() for _ in self._tasks]  # also of those taken: they change no other's draw
+        draws = [rng.random() for _ in self._tasks]  # taken tasks too: they change no other's draw
         ranked: dict[Hashable, list[tuple[float, int]]] = {stratum: [] for stratum in wanted}
         for i, (task, u) in enumerate(zip(self._tasks, draws, strict=True)):
             if (stratum := self._stratum_of(i)) in ranked and task.id not in taken:

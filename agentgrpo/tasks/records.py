@@ -1,5 +1,5 @@
-"""JSON, JSON lines, parquet and CSV files whose every value knows where it stands. Whatever is wrong is a DataError
-that names file, position, reason and what to do."""
+"""Read JSON, JSON lines, parquet and CSV files. Every value knows its position in the file. Every fault is a DataError
+that names file, position, reason and remedy."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from agentgrpo.tasks.base import SPLITS
 from agentgrpo.tasks.malformed import Malformed
 from agentgrpo.tasks.tables import SPLIT_NAMES, ParquetTable, Table
 
-# --- Files, packed or not.
+# --- Files, compressed or not.
 
 _PACKED: Mapping[str, Callable[..., Any]] = {".gz": gzip.open, ".bz2": bz2.open, ".xz": lzma.open}
 _DAMAGED = (EOFError, gzip.BadGzipFile, zlib.error, lzma.LZMAError)
@@ -35,18 +35,18 @@ _NO_TEXT = frozenset({".xlsx", ".xls", ".ods", ".zip", ".zst", ".tar", ".tgz", "
 
 
 def kind_of(path: Path) -> str:
-    """The suffix that says what a file holds, in lower case: ".csv" of a.CSV and of a.csv.gz."""
+    """The suffix that names a file's format, in lower case: ".csv" for a.CSV and for a.csv.gz."""
     *before, last = ["", *(suffix.lower() for suffix in path.suffixes)]
     return before[-1] if last in _PACKED and before else last
 
 
 def stem_of(path: Path) -> str:
-    """A file's name without what says how it is written."""
+    """A file's name without the suffixes for format and compression."""
     return (path.with_suffix("") if path.suffix.lower() in _PACKED else path).stem
 
 
 def open_bytes(path: Path) -> BinaryIO:
-    """The bytes of a file, unpacked where its name says that they are packed."""
+    """Open a file for reading bytes; decompress it if its suffix is .gz, .bz2 or .xz."""
     packed: BinaryIO = _PACKED.get(path.suffix.lower(), open)(path, "rb")
     return packed
 
@@ -66,13 +66,13 @@ def _unpacked(path: Path, rows: Iterator[Node]) -> Iterator[Node]:
 
 
 def read_rows(path: str | Path, what: str, malformed: Malformed | None = None) -> Iterator[Node]:
-    """The objects of a JSON lines file in order; blank lines are skipped. `what` names the file in errors. Lines that
-    hold none go to `malformed`; without it the first of them is raised."""
+    """Yield the objects of a JSON lines file in order; blank lines are skipped. `what` names the file in errors. Lines
+    without an object are collected in `malformed`; without it the first such line raises DataError."""
     path = Path(path).expanduser()
     if not path.is_file():
         raise DataError(f"{what}: '{path}' is not a file; give the path of a JSON lines file")
     with open_bytes(path) as file:
-        lines = (line for raw in file for line in raw.splitlines())  # they may end in CR alone
+        lines = (line for raw in file for line in raw.splitlines())  # lines may end in CR alone
         numbered = ((number, raw) for number, raw in enumerate(lines, start=1) if raw.strip())
         read = partial(_object, path)
         yield from map(read, numbered) if malformed is None else malformed.spare(read, numbered)
@@ -93,7 +93,7 @@ def _object(path: Path, line: tuple[int, bytes]) -> Node:
     return Node(path, node.at, value)
 
 
-# --- What is searched.
+# --- Corpora and thesauri.
 
 _QUOTED_TITLE = re.compile(r'"(.*)"\r?\n(.+)', re.DOTALL)
 PASSAGE_KEYS = ("id", "text", "title", "url")
@@ -102,9 +102,9 @@ PASSAGE_KEYS = ("id", "text", "title", "url")
 def read_passages(
     path: str | Path, keys: Mapping[str, str] | None = None, malformed: Malformed | None = None
 ) -> tuple[Passage, ...]:
-    """A corpus, in any format of `read_records`: {"id", "text", "title"?, "url"?}, or {"id", "contents"} with contents
-    '"Title"\ntext'. keys: what PASSAGE_KEYS are called there. What is malformed goes to `malformed`; without it
-    DataError is raised, with all of it. Raises DataError for a file without a row."""
+    """Read a corpus in any format of `read_records`: {"id", "text", "title"?, "url"?}, or {"id", "contents"} with
+    contents '"Title"\ntext'. keys: the file's names for PASSAGE_KEYS. Malformed rows are collected in `malformed`;
+    without it a single DataError reports every malformed row. Raises DataError for a file without rows."""
     for name in keys or ():
         if name not in PASSAGE_KEYS:
             allowed = f"{', '.join(PASSAGE_KEYS)} can be renamed.{did_you_mean(name, PASSAGE_KEYS)}"
@@ -121,7 +121,7 @@ def read_passages(
 
 
 def _passage(keys: Mapping[str, str], lines: dict[str, str], row: Node) -> Passage:
-    """lines: id -> where it was used."""
+    """lines: id -> position of the passage with this id; extended here."""
     called = {name: keys.get(name, name) for name in PASSAGE_KEYS}
     has_contents = "text" not in keys and "contents" in row.object()
     id = row.id(called["id"], "task.corpus_keys.id")
@@ -136,7 +136,7 @@ def _passage(keys: Mapping[str, str], lines: dict[str, str], row: Node) -> Passa
 
 
 def read_thesaurus(path: str | Path) -> dict[str, list[str]]:
-    """A JSON object, word -> list of words. Raises DataError for anything else."""
+    """Read a JSON object, word -> list of words. Raises DataError for anything else."""
     try:
         entries = json.loads(Path(path).expanduser().read_text(encoding="utf-8-sig"))
     except (OSError, ValueError) as e:
@@ -144,15 +144,15 @@ def read_thesaurus(path: str | Path) -> dict[str, list[str]]:
     if not isinstance(entries, dict) or not all(
         isinstance(words, list) and all(isinstance(w, str) for w in words) for words in entries.values()
     ):
-        raise DataError(f'thesaurus \'{path}\' is no object of lists of words; write {{"word": ["other", ...], ...}}')
+        raise DataError(f'thesaurus \'{path}\' is not an object of word lists; write {{"word": ["other", ...], ...}}')
     return entries
 
 
-# --- The elements of a list in a JSON file, one after the other: a published file may be far larger than memory.
+# --- Elements of a list in a JSON file, read one at a time: a published file may be far larger than memory.
 
 _CHUNK = 1 << 20
 _LARGEST = 64 * _CHUNK
-"""Characters of one element: what is larger is no record."""
+"""Maximum length of a list element in characters; a longer one is refused."""
 _BETWEEN = re.compile(r"[\s]*")
 _HALF_PAIR = re.compile(r"\\u[dD][89a-fA-F]")
 _HEAD = re.compile(
@@ -163,8 +163,9 @@ _HEAD = re.compile(
 
 
 def list_of(path: Path) -> tuple[str, int] | None:
-    """("", where the file's list begins), or ("data", where it begins) of a file that is one object whose first list is
-    called data or Data. Any other file, such as JSON lines, gives None. Offsets count characters."""
+    """Return (key, character offset) of the list of records in a JSON file. The key is "" if the file is a list, and
+    "data" or "Data" if the file is an object whose first list has this key. Returns None for other files, such as JSON
+    lines."""
     with open_text(path, "replace") as file:
         head = file.read(1 << 16)
     if head.lstrip()[:1] == "[":
@@ -185,31 +186,31 @@ def has_half_pair(value: Any, text: str, start: int = 0, end: int | None = None)
 
 
 def _is_lines(path: Path) -> bool:
-    """Whether the first line is an object, and more comes after it."""
+    """Whether the first line is complete JSON and another line follows."""
     with open_text(path, "replace") as file:
         line = file.readline(_CHUNK)
         while line.isspace():
             line = file.readline(_CHUNK)
         try:
             json.loads(line)
-        except (ValueError, RecursionError):  # also of a line that is longer
+        except (ValueError, RecursionError):  # also for a line longer than _CHUNK
             return False
         return any(not more.isspace() for more in iter(lambda: file.readline(_CHUNK), ""))
 
 
 class _Reader:
-    """The text of a file from `start` on, a stretch of it at a time."""
+    """The text of a file from `start` on, read in chunks."""
 
     def __init__(self, path: Path, file: TextIO, start: int) -> None:
         self._path, self._file = path, file
         self._line, self._column = 1, 1
-        """Of the first character of `text`."""
+        """Position of the first character of `text`."""
         self.text, self.at = "", 0
         self.more(start + 1)
         self.at = start
 
     def more(self, count: int = _CHUNK) -> bool:
-        """Read on; False at the end of the file."""
+        """Read at least `count` further characters; False at the end of the file."""
         self._line, self._column = self._place(self.at)
         try:
             added = self._file.read(max(count, len(self.text) - self.at))
@@ -219,7 +220,7 @@ class _Reader:
         return bool(added)
 
     def skip(self) -> str:
-        """The next character that is no white space; "" at the end."""
+        """Skip white space and return the next character; "" at the end."""
         while True:
             self.at = _BETWEEN.match(self.text, self.at).end()  # type: ignore[union-attr]
             if self.at < len(self.text) or not self.more():
@@ -240,7 +241,8 @@ class _Reader:
 
 
 def elements(path: Path, start: int) -> Iterator[Any]:
-    """Of the list that begins at character `start`; what comes after it is not read. Raises DataError."""
+    """Yield the elements of the list that begins at character `start`; text after the list is not read. Raises
+    DataError for invalid JSON."""
     with open_text(path) as file:
         reader, decoder = _Reader(path, file, start), json.JSONDecoder()
         reader.at += 1
@@ -269,7 +271,7 @@ def _value(reader: _Reader, decoder: json.JSONDecoder) -> Any:
             reader.refuse(str(e))
         if end < len(reader.text):
             break
-        if not reader.more():  # else a number may go on
+        if not reader.more():  # at the end of the text a number may continue
             end -= before
             break
     if has_half_pair(value, reader.text, reader.at, end):
@@ -280,14 +282,14 @@ def _value(reader: _Reader, decoder: json.JSONDecoder) -> Any:
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """A value of a file."""
+    """A value in a file."""
 
     path: Path
     at: str
-    """Such as "line 3" or "data[0].paragraphs[2]"."""
+    """The position, e.g. "line 3" or "data[0].paragraphs[2]"."""
     value: Any
     of_table: bool = False
-    """A row of columns: a cell may be empty, and a list be written out in it."""
+    """The value is a row of a table: a cell may be empty, or hold a list as text."""
 
     def refuse(self, reason: str) -> NoReturn:
         raise DataError(f"{self.where}: {reason}")
@@ -297,7 +299,7 @@ class Node:
         return f"{self.path}, {self.at or 'top level'}"
 
     def has(self, key: str) -> bool:
-        """Null counts as absent."""
+        """Whether the key has a value; null counts as absent."""
         return self.object().get(key) is not None
 
     def object(self) -> dict[str, Any]:
@@ -306,7 +308,7 @@ class Node:
         return self.value
 
     def get(self, key: str) -> Node:
-        """Its value is None where the key is absent."""
+        """The member `key`; its value is None if the key is absent."""
         return Node(self.path, f"{self.at}.{key}".lstrip("."), self.object().get(key))
 
     def list(self, key: str) -> Iterator[Node]:
@@ -325,11 +327,11 @@ class Node:
             yield key, self.get(key)
 
     def text(self, key: str) -> str:
-        """Not empty, without surrounding white space."""
+        """The stripped text of a member. Raises DataError if it is empty or missing."""
         return self.get(key).string()
 
     def required(self, key: str, setting: str = "") -> str:
-        """The same, of a user's own file: what is missing may be there by another name, which `setting` says."""
+        """Like `text`, for a user's own file: the error for a missing key names `setting`, which can rename the key."""
         value = self.object().get(key)
         if value is None:
             called = f"; {setting}=NAME says what it is called" if setting else ""
@@ -341,19 +343,20 @@ class Node:
         return value.strip()
 
     def id(self, key: str = "id", setting: str = "") -> str:
-        """A text or a whole number, as a text. Else as `required`."""
+        """The id as text; a whole number is accepted too. `required` handles every other value."""
         value = self._cell(key)
         if is_number(value) and value % 1 == 0:
             return written(value)
         return value.strip() if isinstance(value, str) and value.strip() else self.required(key, setting)
 
     def _cell(self, key: str) -> Any:
-        """Its value; "3.0" of a table is "3", for one empty cell makes floats of a column of whole numbers."""
+        """The value of a member. In a table "3.0" becomes "3": one empty cell turns a column of integers into
+        floats."""
         value = self.object().get(key)
         return value[:-2] if self.of_table and isinstance(value, str) and _WHOLE.fullmatch(value) else value
 
     def filled(self) -> Node:
-        """Of a table: without its empty cells, and with lists where they are written out, as JSON or as Python does."""
+        """For a table row, drop empty cells and parse the lists written in cells (JSON or Python syntax)."""
         if not self.of_table:
             return self
         cells = {key: list_in(cell) for key, cell in self.object().items() if cell not in (None, "")}
@@ -365,7 +368,7 @@ class Node:
         return self.value.strip()
 
     def optional_text(self, key: str) -> str:
-        """ "" where it is absent; numbers are written out."""
+        """The stripped text of a member, "" if absent; a number is written out."""
         value = self._cell(key)
         if is_number(value):
             return written(value)
@@ -374,7 +377,8 @@ class Node:
         return (value or "").strip()
 
     def answers(self, *keys: str) -> tuple[str, ...]:
-        """Of the first of `keys` that is there: a text, a number, true or false, or a list of such."""
+        """The answers under the first of `keys` that is present: a text, a number, true or false, or a list of
+        these."""
         key = next((key for key in keys if self.has(key)), keys[0])
         value = self._cell(key)
         texts = [_answer_of(given) for given in (value if isinstance(value, list) else [value])]
@@ -383,7 +387,7 @@ class Node:
         return tuple(text for texts_of_one in texts for text in texts_of_one)
 
     def split(self, of_file: str | None) -> str | None:
-        """Its key 'split', by our name, else that of the file; an empty cell of a table is none."""
+        """The split that the row names, as train, dev or test; `of_file` if 'split' is absent or empty."""
         given = self.object().get("split")
         if given is None or given == "":
             return of_file
@@ -394,7 +398,7 @@ class Node:
 
 
 def read_json(path: Path) -> Node:
-    """The whole of a JSON file."""
+    """Read a whole JSON file."""
     text = read_text(path)
     try:
         value = json.loads(text)
@@ -412,10 +416,10 @@ def read_json(path: Path) -> Node:
 def read_records(
     path: Path, without: Collection[str] = (), malformed: Malformed | None = None, what: str = "task.path"
 ) -> Iterator[Node]:
-    """The objects of a list in a .json file, the rows of a .parquet, .csv or .tsv file, or the objects of JSON lines in
-    any other; those but parquet may be packed (.gz, .bz2, .xz). without: columns of a table that are not read, as
-    tables.Table.rows says. malformed: takes what cannot be read; without it DataError is raised. what: the file's name
-    in errors."""
+    """Yield the objects of a list in a .json file, the rows of a .parquet, .csv or .tsv file, or the objects of JSON
+    lines in any other file. All but parquet may be compressed (.gz, .bz2, .xz). without: columns that are not read, as
+    in tables.Table.rows. malformed: collects rows that cannot be read; without it they raise DataError. what: the
+    file's name in errors."""
     if not path.is_file():
         raise DataError(f"{what}: '{path}' is not a file; give the path of one")
     if (kind := kind_of(path)) in _NO_TEXT:
@@ -432,28 +436,28 @@ def _records(path: Path, kind: str, without: Collection[str], malformed: Malform
     elif kind == ".json" and (found := list_of(path)) is not None:
         key, start = found
         yield from (Node(path, f"{key}[{i}]", value) for i, value in enumerate(elements(path, start)))
-    else:  # also of a .json file: data sets come as a list, as an object with the list called data, or as lines
+    else:  # also .json: data sets come as a list, as an object whose list is called data, or as JSON lines
         yield from read_rows(path, what, malformed)
 
 
 def rows_of(path: Path, table: Table, without: Collection[str] = ()) -> Iterator[Node]:
-    """Rows of a table as objects, the first one being row 1."""
+    """Yield the rows of a table as objects; the first is row 1."""
     for number, row in enumerate(table.rows(without), start=1):
         yield Node(path, f"row {number}", row, of_table=True)
 
 
 _SEPARATOR = re.compile(r'"?sep=(.)"?(?:\r\n?|\n)')
-"""The line that Excel writes before the header."""
+"""The separator line that Excel writes before the header."""
 
 
 def read_table(path: Path, text: str, malformed: Malformed | None = None) -> Iterator[Node]:
-    """The rows of a CSV file with a header, as objects of texts; it is separated by what its first line says, or what
-    its header has most of."""
+    """Yield the rows of a CSV file with a header, as objects of texts. The separator is given by a first line "sep=X";
+    without it, the header's most frequent one of comma, semicolon, tab and bar is used."""
     named = _SEPARATOR.match(text)
     body = text[named.end() :] if named else text
     header = re.split(r"[\r\n]", body.lstrip("\r\n"), maxsplit=1)[0]
     delimiter = named[1] if named else max(",;\t|", key=header.count)
-    # the limit is the process's: it is raised, and never lowered, for no cell is longer than its file
+    # the limit is process-wide: raise it to the length of the file, which no cell exceeds, and never lower it
     csv.field_size_limit(max(csv.field_size_limit(), len(text)))
     cells = csv.reader(io.StringIO(body, newline=""), delimiter=delimiter, strict=True)
 
@@ -480,19 +484,19 @@ def read_table(path: Path, text: str, malformed: Malformed | None = None) -> Ite
 
 
 def list_in(cell: Any) -> Any:
-    """["a", "b"] of the text of a cell; what is no list stays as it is."""
+    """Parse a list written in a cell, such as '["a", "b"]'; another cell is returned unchanged."""
     if not isinstance(cell, str) or not cell.lstrip().startswith("["):
         return cell
     with suppress(ValueError, RecursionError):
         return found if isinstance(found := json.loads(cell), list) else cell
     with suppress(ValueError, SyntaxError, RecursionError, MemoryError):
         found = ast.literal_eval(cell)
-        return found if repr(found) == cell.strip() else cell  # numpy writes no commas, and the texts would be joined
+        return found if repr(found) == cell.strip() else cell  # numpy omits the commas, which would join the texts
     return cell
 
 
 def read_text(path: Path, fallback: str | None = None) -> str:
-    """A file as text: UTF-8, or else `fallback`, an encoding that reads everything."""
+    """Read a file as UTF-8, or else in the encoding `fallback`, which must accept every byte."""
     if not path.is_file():
         raise DataError(f"'{path}' is not a file; give the path of one")
     with open_bytes(path) as file:
@@ -507,22 +511,22 @@ def read_text(path: Path, fallback: str | None = None) -> str:
 
 _WHOLE = re.compile(r"\s*[-+]?\d+\.0\s*")
 _EXACT = 1e22
-"""From here on a float is no longer the digits that it is written with."""
+"""From here on an integer may have no exact float."""
 
 
 def is_number(value: object) -> bool:
-    """NaN is what tables write for none."""
+    """Whether `value` is a finite number; tables write NaN for a missing one."""
     return isinstance(value, int | float | Decimal) and not isinstance(value, bool) and math.isfinite(value)
 
 
 def written(number: Any) -> str:
-    """A number as a text: 72.0 as "72"."""
+    """Write a number as text: 72.0 as "72"."""
     is_whole = not isinstance(number, int) and number % 1 == 0 and abs(number) < _EXACT
     return str(int(number) if is_whole else number)
 
 
 def _answer_of(value: object) -> tuple[str, ...]:
-    """How it may be written; () of what is no answer."""
+    """The accepted texts of an answer; () if `value` is not an answer."""
     if isinstance(value, bool):
         return ("yes", "true") if value else ("no", "false")
     if is_number(value):

@@ -1,4 +1,4 @@
-"""Demonstrators as scripts: a generator yields a call, is sent what it was answered with, and returns the answer."""
+"""Demonstrators as scripts: a generator yields tool calls, receives their results, and returns the answer."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from agentgrpo.core.messages import ParsedTurn
 from agentgrpo.core.types import ToolCall
 
 Script: TypeAlias = Generator[ParsedTurn, str, ParsedTurn]
-"""Yields a call, is sent what it was answered with, returns the final answer."""
+"""Yields tool calls, is sent their results, returns the final answer."""
 
 
 def call(tool: str, **arguments: str) -> ParsedTurn:
@@ -21,7 +21,7 @@ def answer(value: str) -> ParsedTurn:
 
 
 def turn_after(answered: Sequence[str], script: Script) -> ParsedTurn:
-    """What the script says after all that has been answered."""
+    """The script's next turn after the results `answered`."""
     try:
         turn = next(script)
         for observed in answered:

@@ -1,4 +1,4 @@
-"""Task sets of what is drawn from a seed: no seed is in two splits."""
+"""Task sets whose tasks are seeds; no seed is in two splits."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from agentgrpo.tasks.base import SPLITS, split_of
 from agentgrpo.tasks.generated import hash_of
 
 SPACE = 10**9
-"""Seeds of a split, at most; the three lie within the 32 bits that numpy takes."""
+"""Maximum number of seeds of a split; all three splits fit in the 32 bits that numpy accepts."""
 BLOCK = 10**5
-"""From one task.seed to the next: those of smaller sets share no task."""
+"""Offset between consecutive values of task.seed; their sets share no task if the splits are smaller than this."""
 
 
 def seeds_of(seed: int, sizes: Mapping[str, int]) -> dict[str, range]:
-    """Those of each split, whatever `seed` of another run is: train, dev and test never share one."""
+    """The seeds of each split. Splits share no seed, not even between runs of different `seed`. Raises ConfigError."""
     most = (SPACE - max(sizes.values())) // BLOCK
     if not 0 <= seed <= most:
         raise ConfigError(f"task.seed={seed}; 0 to {most} are allowed")
@@ -26,7 +26,7 @@ def seeds_of(seed: int, sizes: Mapping[str, int]) -> dict[str, range]:
 
 
 def names_of(given: str | Sequence[str], setting: str) -> tuple[str, ...]:
-    """One or several. Raises ConfigError for none, and for one that is there twice."""
+    """Return one or several names as a tuple. Raises ConfigError for an empty list or a repeated name."""
     names = (given,) if isinstance(given, str) else tuple(given)
     if not names or len({*names}) < len(names):
         raise ConfigError(f"{setting}={list(names)}; name one, or several different ones")
@@ -36,7 +36,7 @@ def names_of(given: str | Sequence[str], setting: str) -> tuple[str, ...]:
 class Seeds:
     """Implements tasks.base.TaskDataset: tasks that are seeds, for environments that make their own problems.
 
-    `Task.metadata`: seed, and kind where there are kinds, such as games by name; they are dealt in turn."""
+    `Task.metadata`: seed, and kind if `kinds` are given, such as names of games; the tasks take them in turn."""
 
     def __init__(
         self,
@@ -48,7 +48,7 @@ class Seeds:
         test_tasks: Count = 500,
         instruction: str = "Begin.",
     ) -> None:
-        """instruction: what each task opens with, before what the environment says. Raises ConfigError."""
+        """instruction: the opening of each task, before the environment's own text. Raises ConfigError."""
         if not instruction:
             raise ConfigError("task.instruction is empty; a policy's context cannot begin without a word")
         names = (None,) if kinds is None else names_of(kinds, "task.kinds")

@@ -1,4 +1,4 @@
-"""The tasks of a suite: those of its members, each beginning its id with the member's name, as "facts:12"."""
+"""The tasks of a suite are its members' tasks; each id begins with the member's name, e.g. "facts:12"."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def of_member(tasks: Sequence[Task], name: str) -> list[Task]:
 
 
 class MemberTasks:
-    """A TaskDataset as a member of a suite has it."""
+    """A suite member's TaskDataset, with the member's name in its task ids and notes."""
 
     def __init__(self, name: str, dataset: TaskDataset) -> None:
         self._dataset = dataset
@@ -48,10 +48,11 @@ class MemberTasks:
 
 
 class SuiteTasks:
-    """Of all members (tasks.base.MixedDataset), in turn, so that the first tasks of a split are as many of each."""
+    """The tasks of all members in turn, so that the first tasks of a split have equally many of each
+    (tasks.base.MixedDataset)."""
 
     def __init__(self, *, members: Mapping[str, tuple[MemberTasks, float]]) -> None:
-        """members: with the weight of each."""
+        """members: name -> (tasks, weight)."""
         datasets = {name: dataset for name, (dataset, _) in members.items()}
         self._splits = {
             split: [t for t in chain(*zip_longest(*(d.split(split) for d in datasets.values()))) if t is not None]
@@ -64,7 +65,7 @@ class SuiteTasks:
             weights |= {} if of else {name: weight}
         self.mixture: Mixture | None = Mixture(weights=weights, key="suite")
         self.notes: Sequence[str] = ()
-        """Each member's have been said."""
+        """Empty: each member's notes are reported separately."""
         told = [(name, dataset.fingerprint, weight) for name, (dataset, weight) in members.items()]
         self.fingerprint = blake2b(repr(told).encode(), digest_size=16).hexdigest()
 
@@ -72,7 +73,7 @@ class SuiteTasks:
         return split_of(self._splits, name)
 
     def corpora(self) -> Mapping[str, Sequence[Passage]]:
-        """None in common: each member searches in its own."""
+        """Empty: each member searches its own corpora."""
         return {}
 
     def thesaurus(self) -> Mapping[str, Sequence[str]]:

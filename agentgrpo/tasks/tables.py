@@ -1,5 +1,5 @@
-"""Rows of tables: parquet files, and data sets as the `datasets` library keeps them. Read a batch at a time and only
-the columns that are asked for, so that a file may be larger than memory."""
+"""Rows of parquet files and of data sets stored by the `datasets` library. They are read in batches, and only the
+requested columns, so that a file may be larger than memory."""
 
 from __future__ import annotations
 
@@ -16,22 +16,23 @@ from agentgrpo.tasks.base import SPLITS
 _BATCH = 1024
 _HUB_NAME = re.compile(r"[\w-][\w.-]*/[\w-][\w.-]*")
 SPLIT_NAMES = {name: name for name in SPLITS} | dict.fromkeys(("validation", "valid", "val"), "dev")
-"""What rows and data sets call a split -> our name for it."""
+"""Name of a split in rows and data sets -> our name."""
 _FILES = (".jsonl", ".json", ".ndjson", ".parquet", ".csv", ".tsv", ".txt", ".gz", ".bz2", ".xz")
 
 
 class Table(Protocol):
-    """Rows by name of their column, in order."""
+    """A table whose rows are dicts, column -> value."""
 
     columns: Sequence[str]
 
     def rows(self, without: Collection[str] = ()) -> Iterator[dict[str, Any]]:
-        """Without these columns; "a.b" is the part b of the column a, which may be read all the same."""
+        """Yield the rows in order, without the columns in `without`. "a.b" is the field b of the column a; a table may
+        read such a field nevertheless."""
         ...
 
 
 class ParquetTable:
-    """A parquet file. Raises DataError for what is none, ConfigError without pyarrow."""
+    """A parquet file. Raises DataError if it is not one, ConfigError without pyarrow."""
 
     def __init__(self, path: Path) -> None:
         try:
@@ -60,7 +61,7 @@ class ParquetTable:
 
 
 class StoredTable:
-    """A part of a data set of the `datasets` library."""
+    """One part of a data set of the `datasets` library."""
 
     def __init__(self, dataset: Any) -> None:
         self._dataset = dataset
@@ -73,8 +74,8 @@ class StoredTable:
 
 
 def is_stored(name: str) -> bool:
-    """Whether it means a data set of the `datasets` library, and not a file: a folder, or NAMESPACE/NAME as on the hub
-    where no file is called so."""
+    """Whether `name` is a data set of the `datasets` library, not a file: a folder, or a hub name NAMESPACE/NAME that
+    is not the path of a file."""
     plain = _without_part(name)
     path = Path(plain).expanduser()
     is_named = bool(_HUB_NAME.fullmatch(plain)) and path.suffix.lower() not in _FILES and not path.exists()
@@ -86,15 +87,16 @@ class StoredPart:
     name: str
     """NAME, or NAME#PART."""
     split: str | None
-    """Ours; None where the data set has one part, or one was chosen."""
+    """Our name of the split; None if the data set has one part, or one was chosen."""
     table: Table
 
 
 def stored_parts(name: str, subset: str | None) -> list[StoredPart]:
-    """Of a data set: all its parts, or the one of NAME#PART.
+    """Return all parts of a data set, or the one part of NAME#PART.
 
-    name: a folder as save_to_disk writes it, or a name of the hub, which is looked for in the local cache alone;
-    nothing is downloaded. subset: the hub's configuration. Raises DataError, ConfigError without `datasets`."""
+    name: a folder written by save_to_disk, or a hub name, which is looked up in the local cache only; nothing is
+    downloaded. subset: the hub's configuration. Raises DataError if there is no such data set or part, ConfigError
+    without `datasets`."""
     try:
         import datasets
     except ImportError as e:
@@ -116,12 +118,12 @@ def stored_parts(name: str, subset: str | None) -> list[StoredPart]:
             raise DataError(f"'{plain}' has {', '.join(found)}, and no part '{part}'; choose one of these")
         return [StoredPart(name, None, StoredTable(found[part]))]
     if stray := [key for key in found if key not in SPLIT_NAMES]:
-        raise DataError(f"'{plain}' has a part '{stray[0]}', which is no split; choose one: '{plain}#{stray[0]}'")
+        raise DataError(f"'{plain}' has a part '{stray[0]}', which is not a split; choose one: '{plain}#{stray[0]}'")
     return [StoredPart(f"{plain}#{key}", SPLIT_NAMES[key], StoredTable(value)) for key, value in found.items()]
 
 
 def _cached(name: str, subset: str | None) -> Any:
-    """Of the library's own cache, whose builder asks no server and runs no code of the data set."""
+    """Load a data set from the library's cache, whose builder asks no server and runs no code of the data set."""
     from datasets import config
     from datasets.naming import camelcase_to_snakecase
     from datasets.packaged_modules.cache.cache import Cache
@@ -131,8 +133,8 @@ def _cached(name: str, subset: str | None) -> Any:
     subsets = sorted(path.name for path in folder.iterdir() if path.is_dir()) if folder.is_dir() else []
     if not subsets or (subset is not None and subset not in subsets):
         fetch = f"python -c \"import datasets; datasets.load_dataset('{name}'{f', {subset!r}' if subset else ''})\""
-        there = f", which has of it {', '.join(subsets)}" if subsets else ""
-        raise DataError(f"'{name}' is no file, and not in the cache of the datasets library{there}; fetch it: {fetch}")
+        there = f" (cached configurations: {', '.join(subsets)})" if subsets else ""
+        raise DataError(f"'{name}' is neither a file nor in the datasets cache{there}; fetch it: {fetch}")
     if subset is None and len(subsets) > 1:
         raise DataError(f"'{name}' is in the cache as {', '.join(subsets)}; choose one by subset")
     with _quiet():
@@ -148,7 +150,7 @@ def _cached(name: str, subset: str | None) -> Any:
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """Without the library's word that it found what it was to find."""
+    """Silence the library's message that it found the data set."""
     from datasets.utils import logging
 
     before = logging.get_verbosity()

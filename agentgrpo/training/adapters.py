@@ -1,11 +1,12 @@
-"""LoRA (Hu et al., arXiv 2106.09685): beside linear layers of a model two thin factors, trained in the weights' place.
+"""LoRA (Hu et al., arXiv 2106.09685): two thin factors beside linear layers of a model, trained in place of the
+weights.
 
     y = W x + alpha / rank * B A x        W stays; A [rank, in] is random, B [out, rank] zero: at first nothing changes
 
-The layers are peft's, and they are put into the transformers model itself, which stays what it is to everybody else:
-engine, packed forward and head run the same modules. On disk an adapter is peft's, too: `adapter_config.json`, which
-names the base, and `adapter_model.safetensors`. What this is not: dropout, other variants (DoRA, rank patterns, trained
-embeddings) or a quantised base (QLoRA). The factors are float32 at least.
+The layers are peft's and are inserted into the transformers model itself, which otherwise keeps its interface: engine,
+packed forward and head run the same modules. On disk the adapter has peft's format, too: `adapter_config.json`, which
+names the base, and `adapter_model.safetensors`. Not supported: dropout, other variants (DoRA, rank patterns, trained
+embeddings) and quantised bases (QLoRA). The factors are float32 or wider.
 """
 
 from __future__ import annotations
@@ -31,10 +32,10 @@ from agentgrpo.training.plausible import refuse_non_finite_weights
 CONFIG = "adapter_config.json"
 TENSORS = "adapter_model.safetensors"
 LOWER = "lower_layers"
-"""What model.freeze calls the lower two thirds of the layers."""
+"""Name that model.freeze uses for the lower two thirds of the layers."""
 _LAYER = re.compile(r"\.layers\.(\d+)\.")
 PREFIX = "base_model.model."
-"""Before every name in TENSORS: where peft's own wrapper would have the model."""
+"""Prefix of every name in TENSORS: the path of the model inside peft's own wrapper."""
 READ = {"base_model_name_or_path", "r", "lora_alpha", "target_modules"}
 ADMITTED = {
     "auto_mapping",
@@ -45,8 +46,8 @@ ADMITTED = {
     "revision",
     "task_type",
 }
-"""Keys of CONFIG that change nothing of what an adapter computes (dropout acts in training mode, in which no model of
-ours ever is)."""
+"""Keys of CONFIG that do not affect the output of an adapter (dropout acts in training mode only, which is never used
+here)."""
 
 
 def has_adapter(model: nn.Module) -> bool:
@@ -54,16 +55,17 @@ def has_adapter(model: nn.Module) -> bool:
 
 
 def adapter_tensors(model: PreTrainedModel) -> dict[str, Tensor]:
-    """The live factors by the name that they have in the model: what is trained and saved. Without an adapter {}."""
+    """Return the live factors by their names in the model: the tensors that are trained and saved. {} without an
+    adapter."""
     if not has_adapter(model):
         return {}
     return {name: p for name, p in model.named_parameters() if ".lora_A." in name or ".lora_B." in name}
 
 
 def add_adapter(model: PreTrainedModel, settings: LoraSettings, *, base: str, seed: int) -> None:
-    """Put a new adapter into `model` and take all else out of training. A is a function of `seed` alone; the global
-    generator is left as it was. `base`: where the model's own weights are, for whoever loads a checkpoint. Raises
-    ConfigError for targets that the model does not have, and without peft."""
+    """Add a new adapter to `model` and freeze all other weights. A is a function of `seed` alone; the global generator
+    is left unchanged. `base`: path of the model's own weights, for loading a checkpoint. Raises ConfigError for targets
+    that the model does not have, and if peft is not installed."""
     if importlib.util.find_spec("peft") is None:
         raise ConfigError("model.lora: adapters need the package peft; install it: pip install 'agentgrpo[lora]'")
     config = _peft_config(settings, _targets(model, settings.targets))
@@ -76,7 +78,7 @@ def add_adapter(model: PreTrainedModel, settings: LoraSettings, *, base: str, se
 
 
 def save_adapter(model: PreTrainedModel, directory: Path, weights: Mapping[str, Tensor] | None = None) -> None:
-    """CONFIG and TENSORS in `directory`, byte for byte a function of the adapter. weights: see Policy.save."""
+    """Write CONFIG and TENSORS to `directory`; the bytes depend on the adapter alone. weights: see Policy.save."""
     directory.mkdir(parents=True, exist_ok=True)
     live = adapter_tensors(model)
     found = live if weights is None else {name: weights[name] for name in live}
@@ -89,13 +91,14 @@ def save_adapter(model: PreTrainedModel, directory: Path, weights: Mapping[str, 
 
 
 def adapter_base(folder: Path) -> str | None:
-    """Where the weights are that the adapter in `folder` changes; None where is no adapter. Raises ConfigError."""
+    """Return the path of the weights that the adapter in `folder` modifies; None without an adapter. Raises
+    ConfigError."""
     return str(_read_config(folder)["base_model_name_or_path"]) if (folder / CONFIG).is_file() else None
 
 
 def load_adapter(model: PreTrainedModel, folder: Path) -> None:
-    """Put the adapter of `folder` into `model`, its base, ready to be trained further. Raises ConfigError for one that
-    is damaged, that belongs to another model, or that is more than `add_adapter` makes."""
+    """Add the adapter of `folder` to `model`, its base, ready for further training. Raises ConfigError for an adapter
+    that is damaged, belongs to another model or has features that `add_adapter` does not create."""
     row = _read_config(folder)
     try:
         settings = LoraSettings(rank=row["r"], alpha=float(row["lora_alpha"]), targets=tuple(row["target_modules"]))
@@ -119,8 +122,8 @@ def load_adapter(model: PreTrainedModel, folder: Path) -> None:
 
 
 def merge_adapter(model: PreTrainedModel) -> None:
-    """Add the adapter of `model` into its weights: a model like any other again. Raises ConfigError where that gives
-    numbers that are not finite."""
+    """Merge the adapter into the weights of `model`, which becomes an ordinary model again. Raises ConfigError if
+    merged weights are not finite."""
     from peft.tuners.tuners_utils import BaseTunerLayer
 
     for name, module in list(model.named_modules()):
@@ -136,13 +139,14 @@ def merge_adapter(model: PreTrainedModel) -> None:
 def _peft_config(settings: LoraSettings, targets: Sequence[str]) -> Any:
     from peft import LoraConfig
 
-    alpha = int(settings.alpha) if settings.alpha.is_integer() else settings.alpha  # what most readers expect
+    alpha = int(settings.alpha) if settings.alpha.is_integer() else settings.alpha  # an integer, as most readers expect
     options: dict[str, Any] = {"r": settings.rank, "lora_alpha": alpha, "target_modules": list(targets)}
     return LoraConfig(**options, task_type="CAUSAL_LM")
 
 
 def _targets(model: PreTrainedModel, names: str | Sequence[str]) -> list[str]:
-    """The linear layers to change, by the end of their name; never the output layer, which `Head` takes apart."""
+    """Return the linear layers to adapt, by the last part of their names; never the output layer, which `Head`
+    handles."""
     modules, output = dict(model.named_modules()), model.get_output_embeddings()
     linear = {n for n, m in modules.items() if isinstance(m, nn.Linear) and m is not output}
     known = sorted({n.rpartition(".")[2] for n in linear})
@@ -167,15 +171,15 @@ def _read_config(folder: Path) -> Mapping[str, Any]:
 
 
 def _on_disk(name: str) -> str:
-    """peft leaves out the name that an adapter has in the model."""
+    """Remove the adapter's name, which peft omits on disk."""
     return name.replace(".default.", ".")
 
 
-# --- Which of a model's own weights train.
+# --- Freezing: which of a model's own weights are trained.
 
 
 def _lower(named: Sequence[tuple[str, nn.Parameter]]) -> list[nn.Parameter]:
-    """The weights of the lower two thirds of the layers."""
+    """Return the weights of the lower two thirds of the layers."""
     at = [(int(match[1]), p) for n, p in named if (match := _LAYER.search(n))]
     numbers = sorted({number for number, _ in at})
     lower = {*numbers[: 2 * len(numbers) // 3]}
@@ -183,12 +187,12 @@ def _lower(named: Sequence[tuple[str, nn.Parameter]]) -> list[nn.Parameter]:
 
 
 def freeze(model: PreTrainedModel, names: Sequence[str]) -> list[str]:
-    """Take what `names` name out of training: it keeps its bits, and has neither gradients nor optimizer state.
+    """Freeze the weights that `names` match: they keep their bits and have neither gradients nor optimizer state.
 
-    A name is `embeddings`, `head` (the output layer), `lower_layers` (two thirds of the decoder's, from the embeddings
-    on), or a pattern with * over parameter names. Returns what the user
-    may not expect, a line each. Raises ConfigError for a name that nothing has, where nothing is left to train, and for
-    a model with an adapter, of which nothing else trains.
+    A name is `embeddings`, `head` (the output layer), `lower_layers` (the lower two thirds of the decoder layers), or a
+    pattern with * over parameter names. Returns notes on unexpected consequences, one line each. Raises ConfigError for
+    a name that matches nothing, if nothing is left to train, and for a model with an adapter, which trains the adapter
+    alone.
     """
     if not names:
         return []
@@ -207,12 +211,12 @@ def freeze(model: PreTrainedModel, names: Sequence[str]) -> list[str]:
             near = did_you_mean(name, [*parts, LOWER, *dict(named)])
             raise ConfigError(
                 f"model.freeze has {name!r}, which names no weights; allowed are embeddings, head, {LOWER}, and "
-                f"patterns such as 'model.layers.0.*' over names as {named[0][0]}.{near}"
+                f"patterns such as 'model.layers.0.*' over names like {named[0][0]}.{near}"
             )
         for parameter in found:
             parameter.requires_grad_(False)
     if not any(p.requires_grad for _, p in named):
-        raise ConfigError(f"model.freeze=[{','.join(names)}] leaves nothing to train; name less")
+        raise ConfigError(f"model.freeze=[{','.join(names)}] leaves nothing to train; freeze fewer weights")
     if embeddings.weight is head.weight and not head.weight.requires_grad:
         return ["model.freeze: the embeddings are also the output layer of this model; both are frozen"]
     return []

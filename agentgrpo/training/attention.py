@@ -1,9 +1,9 @@
 """Attention over packed rows (grpo.packing) for unmodified transformers models.
 
-`transformers` hands `packed_layout=` through the model to the function registered here, which has three ways to compute
-the same: plain products for long rows in fp32 on a CPU, the variable-length kernel in half precision on CUDA, and
-padded blocks of rows through scaled_dot_product_attention anywhere else. The mask function returns None, otherwise a
-[1, 1, T, T] mask would be built.
+`transformers` passes `packed_layout=` through the model to the function registered here. There are three equivalent
+implementations: plain products for long rows in fp32 on a CPU, the variable-length kernel in half precision on CUDA,
+and padded blocks of rows through scaled_dot_product_attention in all other cases. The mask function returns None,
+because otherwise a [1, 1, T, T] mask would be built.
 """
 
 from __future__ import annotations
@@ -32,19 +32,20 @@ from agentgrpo.training.attention_varlen import VarlenPieces, attend_in_pieces, 
 # --- Attention over packed rows by the library's fused kernels, on any device and in any dtype.
 #
 # Rows of about the same length are gathered into one right-padded [rows, length] block, prompt included, and each block
-# is one causal SDPA call: with the padding on the right no real token can see it, so this is exact, needs no mask, and
-# costs a handful of kernel calls however many rows there are. The output of a shared prompt is taken from one of its
-# rows (all compute the same); its keys and values collect the gradients of all of them.
+# is one causal SDPA call: real tokens cannot see the padding on their right, so this is exact, needs no mask, and takes
+# few kernel calls even for many rows. The output of a shared prompt is taken from one of its rows, because all of them
+# compute the same; its keys and values collect the gradients of all of them.
 
 SHORTEST_IN_BLOCK = 0.9
-"""A block's shortest row, as a share of its longest: less wastes work on padding, more costs more kernel calls."""
+"""Minimum ratio of the shortest to the longest row of a block: a lower ratio wastes work on padding, a higher one takes
+more kernel calls."""
 
 
 class Blocks(NamedTuple):
-    """T packed tokens, S slots of the padded blocks one after the other."""
+    """T packed tokens; S slots: the padded blocks, one after the other."""
 
     token_of_slot: Tensor
-    """[S] which packed token sits in each slot; in the padding, the row's last."""
+    """[S] the packed token in each slot; the padding repeats the row's last token."""
     slot_of_token: Tensor
     """[T] one slot of each packed token."""
     shapes: tuple[tuple[int, int], ...]
@@ -52,7 +53,7 @@ class Blocks(NamedTuple):
 
 
 def blocks_of(rows: Sequence[PackedRow], device: torch.device) -> Blocks:
-    """The blocks of `rows`, longest rows first."""
+    """Arrange `rows` in blocks, longest rows first."""
     by_length = sorted(rows, key=lambda r: -(r.prompt_length + r.length))
     blocks: list[list[PackedRow]] = []
     for row in by_length:
@@ -74,7 +75,7 @@ def _length(row: PackedRow) -> int:
 
 
 def _slots(block: Sequence[PackedRow]) -> tuple[Tensor, Tensor]:
-    """[rows * length] packed token of each slot of a block, and whether it is real rather than padding."""
+    """Return [rows * length] the packed token of each slot of a block, and whether the slot is not padding."""
     prompt_start, prompt_length, start, length = torch.tensor(block).T[:, :, None]
     position = torch.arange(_length(block[0]))[None]
     inside = position.minimum(prompt_length + length - 1)
@@ -102,16 +103,17 @@ def _blocks(x: Tensor, blocks: Blocks) -> list[Tensor]:
 
 # --- Attention over packed rows in single precision on a CPU: `engines.kernels.causal` with a gradient.
 #
-# Every context (a shared prompt; a row's own piece after its prompt) attends by itself, `CHUNK` queries at a time. A
-# shared prompt's queries run once. Where only some tokens' outputs are read, as in the last layer, only those query.
+# Every context (a shared prompt, or a row's own piece after its prompt) is computed separately, `CHUNK` queries at a
+# time. The queries of a shared prompt are computed once. If only some outputs are read, as in the last layer, only
+# those tokens are queries.
 
 
 class Queries(NamedTuple):
-    """Up to CHUNK tokens of one context. at: where they are packed; mask [n, 1, k]: see `probabilities`."""
+    """Up to CHUNK tokens of one context. at: their packed positions; mask [n, 1, k]: see `probabilities`."""
 
     at: slice | Tensor
     seen: int
-    """Keys of the context, from its beginning, that the last of them sees."""
+    """Number of keys, from the beginning of the context, that the last query sees."""
     mask: Tensor
 
 
@@ -127,7 +129,7 @@ class PackedContext(NamedTuple):
 
 
 def contexts(rows: Sequence[PackedRow], only: Tensor | None = None) -> tuple[PackedContext, ...]:
-    """The contexts of packed `rows`; only: the packed tokens that are queries, ascending (None = all)."""
+    """Return the contexts of packed `rows`. only: the packed tokens that are queries, ascending (None = all)."""
     chosen = None if only is None else only.tolist()
     found: list[PackedContext] = []
     for start, length in sorted({(r.prompt_start, r.prompt_length) for r in rows if r.prompt_length}):
@@ -141,7 +143,7 @@ def contexts(rows: Sequence[PackedRow], only: Tensor | None = None) -> tuple[Pac
 
 
 def _chunks(piece: slice, before: int, chosen: Sequence[int] | None) -> Iterator[Queries]:
-    """The queries of a piece that `before` tokens of its context precede."""
+    """Yield the queries of a piece that is preceded by `before` tokens of its context."""
     if chosen is None:
         for start in range(piece.start, piece.stop, CHUNK):
             stop = min(start + CHUNK, piece.stop)
@@ -156,7 +158,7 @@ def _chunks(piece: slice, before: int, chosen: Sequence[int] | None) -> Iterator
 
 
 def _runs(tokens: Sequence[int]) -> Iterator[list[int]]:
-    """Cut where CHUNK is reached or more than CHUNK tokens are missing in between."""
+    """Cut `tokens` into runs of at most CHUNK tokens, also at gaps of more than CHUNK tokens."""
     run: list[int] = list(tokens[:1])
     for before, token in pairwise(tokens):
         if len(run) == CHUNK or token - before > CHUNK:
@@ -168,9 +170,9 @@ def _runs(tokens: Sequence[int]) -> Iterator[list[int]]:
 
 
 class PackedAttention(torch.autograd.Function):
-    """query [1, H, T, D], key and value [1, Hkv, T, D] -> [1, T, H, D]; zeros for tokens that are no query.
+    """query [1, H, T, D], key and value [1, Hkv, T, D] -> [1, T, H, D]; zeros for tokens that are not queries.
 
-    Backward (Dao et al., FlashAttention, 2022, B.4): the probabilities P are made again instead of kept; with dP the
+    Backward (Dao et al., FlashAttention, 2022, B.4): the probabilities P are recomputed instead of kept. With dP the
     gradient of P, dS = P * (dP - rowsum(dO * O))."""
 
     @staticmethod
@@ -228,19 +230,20 @@ def _room(scaled: Tensor, parts: tuple[PackedContext, ...]) -> Tensor:
 
 
 def _gathered(heads: Tensor, context: PackedContext) -> Tensor:
-    """[Hkv, T, D] -> the context's own, [Hkv, length, D]."""
+    """[Hkv, T, D] -> the tokens of the context, [Hkv, length, D]."""
     pieces = [heads[:, piece] for piece in context.pieces]
     return pieces[0] if len(pieces) == 1 else torch.cat(pieces, 1)
 
 
 NAME = "agentgrpo_packed"
 SHORT = 192
-"""Tokens. For rows that are shorter on average, a few padded blocks cost less than many small products."""
+"""Tokens. If rows are shorter than this on average, a few padded blocks cost less than many small products."""
 
 
 @dataclass(frozen=True)
 class PackedLayout:
-    """Who attends to whom. read [n]: the packed tokens whose last hidden states are read, ascending, None = all."""
+    """Which tokens attend to which. read [n]: the packed tokens whose last hidden states are read, ascending; None =
+    all."""
 
     rows: Sequence[PackedRow]
     device: torch.device
@@ -268,7 +271,7 @@ class PackedLayout:
 
     @cached_property
     def contexts_read(self) -> tuple[PackedContext, ...]:
-        """Those of the last layer."""
+        """The contexts of the last layer."""
         return self.contexts if self.read is None else contexts(self.rows, self.read)
 
 
@@ -287,7 +290,7 @@ def _packed_attention(
     if packed_layout is None:
         raise ConfigError(f"{type(module).__name__} does not pass keyword arguments on to its attention: not supported")
     _refuse_other_attention(module, packed_layout, kwargs)
-    if torch.is_autocast_enabled(query.device.type):  # leaves queries and keys in fp32 behind rotary embeddings
+    if torch.is_autocast_enabled(query.device.type):  # rotary embeddings leave queries and keys in fp32
         dtype = torch.get_autocast_dtype(query.device.type)
         query, key, value = query.to(dtype), key.to(dtype), value.to(dtype)
     if attention_varlen.suits(query):
@@ -306,7 +309,7 @@ def _is_last(module: nn.Module) -> bool:
 
 
 def _refuse_other_attention(module: nn.Module, layout: PackedLayout, kwargs: dict[str, object]) -> None:
-    """Full causal attention is all that is computed here; say so rather than compute something else."""
+    """Raise ConfigError for anything but full causal attention, instead of computing something else."""
     window = kwargs.get("sliding_window")
     if isinstance(window, int) and layout.longest > window:
         raise ConfigError(
@@ -323,8 +326,8 @@ def _refuse_other_attention(module: nn.Module, layout: PackedLayout, kwargs: dic
 
 @contextmanager
 def packed_attention(model: PreTrainedModel, layout: PackedLayout) -> Iterator[None]:
-    """Let `model` attend over packed rows inside the block, its last layer computing what `layout` says is read; its
-    own implementation is back afterwards."""
+    """Let `model` attend over packed rows inside the block; its last layer computes only the outputs that `layout`
+    marks as read. The model's own implementation is restored afterwards."""
     before = model.config._attn_implementation
     model.set_attn_implementation(NAME)
     try:

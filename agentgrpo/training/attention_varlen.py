@@ -1,8 +1,8 @@
-"""Attention over packed rows by one variable-length kernel call: half precision on CUDA, no padding at all.
+"""Attention over packed rows with one call of a variable-length kernel: half precision on CUDA, without padding.
 
-The packed sequence is a row of pieces (prompts, rows' own tokens), and each piece is a sequence of queries as it lies
-there. Its keys are itself, after its prompt if it has one; the kernel aligns the last query with the last key. Where
-torch has no such kernel (before 2.11), `attend_in_blocks` does the same with padding.
+The packed sequence is a row of pieces (prompts and the rows' own tokens). Each piece forms one sequence of queries. Its
+keys are its prompt, if it has one, followed by the piece itself; the kernel aligns the last query with the last key. If
+torch has no such kernel (before 2.11), `attend_in_blocks` computes the same with padding.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ except ImportError:  # torch < 2.10
 
 _TAKES = frozenset(signature(varlen_attn).parameters if varlen_attn is not None else ())
 _IS_THERE = {"scale", "window_size"} <= _TAKES
-"""From torch 2.11 on."""
+"""True from torch 2.11 on."""
 CAUSAL = (-1, 0)
-"""The kernel's window: all keys before, none after."""
+"""The kernel's window: all keys before the query, none after it."""
 
 
 class VarlenPieces(NamedTuple):
-    """key_tokens [Tk]: which packed token each key is; query_ends and key_ends [pieces + 1] int32, from 0."""
+    """key_tokens [Tk]: the packed token of each key; query_ends and key_ends [pieces + 1] int32, starting with 0."""
 
     key_tokens: Tensor
     query_ends: Tensor
@@ -40,7 +40,7 @@ class VarlenPieces(NamedTuple):
 
 
 def suits(tensor: Tensor) -> bool:
-    """Whether this is the kernel for tensors like this one."""
+    """Return whether this kernel supports tensors like this one."""
     is_half = tensor.dtype in (torch.bfloat16, torch.float16)
     return _IS_THERE and is_half and tensor.device.type == "cuda"
 
@@ -69,7 +69,7 @@ def pieces_of(rows: Sequence[PackedRow], device: torch.device) -> VarlenPieces:
 def attend_in_pieces(query: Tensor, key: Tensor, value: Tensor, pieces: VarlenPieces, scale: float | None) -> Tensor:
     """query [1, H, T, D], key and value [1, Hkv, T, D] -> [1, T, H, D]."""
     q, k, v = (x[0].transpose(0, 1) for x in (query, key, value))
-    # torch 2.11 does not ask: there the kernel goes by the numbers of heads
+    # torch 2.11 has no such argument: its kernel infers it from the numbers of heads
     grouped: dict[str, Any] = {"enable_gqa": query.shape[1] != key.shape[1]} if "enable_gqa" in _TAKES else {}
     out = varlen_attn(
         q.contiguous(),

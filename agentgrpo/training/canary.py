@@ -1,4 +1,4 @@
-"""After every weight sync: do the engine and the trainer hold the same weights?"""
+"""After every weight sync: check that engine and trainer hold the same weights."""
 
 from __future__ import annotations
 
@@ -12,39 +12,40 @@ from agentgrpo.engines.torch_settings import TorchSettings
 from agentgrpo.training.policy import Policy
 
 TOLERANCE = 1e-2
-"""Nats, for weights in float32. Far above numerical noise (2e-5), far below what stale weights show."""
+"""Nats, for weights in float32. Far above numerical noise (2e-5), far below the gap of stale weights."""
 HALF_TOLERANCE = 0.5
-"""Nats, for weights in half precision, where two kernels round the same weights apart: by .20 with SmolLM2 on an H100,
-by .03 with 24 random layers. A server that kept its old embeddings was .8 off."""
+"""Nats, for weights in half precision, where two kernels round the same weights differently: by .20 with SmolLM2 on an
+H100, by .03 with 24 random layers. A server that kept its old embeddings was .8 off."""
 
 
 class Pooled(Engine, Protocol):
-    """An engine of several servers, some of which may come back with old weights (engines.remote)."""
+    """An engine with several servers, some of which may rejoin with old weights (engines.remote)."""
 
     async def check(self, token_ids: Sequence[int], expected: Sequence[float], tolerance: float) -> float:
-        """Hold all of them to `expected`, and those that join later. Returns the largest difference of those that
-        pass, who alone are sampled from; where none does, the least of the others."""
+        """Compare every server with `expected`, including those that join later. Only servers that pass are sampled
+        from. Returns the largest difference among the servers that pass or, if no server passes, the smallest
+        difference."""
         ...
 
 
 def is_pooled(engine: Engine) -> TypeGuard[Pooled]:
-    """Whether it is one whose weights are checked here."""
+    """Return whether this is an engine whose weights are checked here."""
     return engine.trainable and hasattr(engine, "check")
 
 
 def allowed_gap(policy: Policy) -> float:
-    """Nats between two that hold the weights of `policy`."""
+    """Return the allowed difference in nats between two holders of the weights of `policy`."""
     return HALF_TOLERANCE if policy.is_half else TOLERANCE
 
 
 async def have_sample(engine: Engine, policy: Policy, token_ids: Sequence[int], step: int) -> None:
-    """Have an engine elsewhere sample from `policy`, after `step` updates; raises where it does not."""
+    """Make an external engine sample from `policy` after `step` updates; raises if its weights do not match."""
     await engine.load_weights(step)
     await refuse_stale_weights(engine, policy, token_ids, step)
 
 
 async def refuse_stale_weights(engine: Engine, policy: Policy, token_ids: Sequence[int], step: int) -> dict[str, float]:
-    """Score one fixed prompt on both sides; raise TrainingError above `allowed_gap`. Returns the gap as a tag."""
+    """Score one fixed prompt on both sides and raise TrainingError above `allowed_gap`. Returns the gap as a tag."""
     n = len(token_ids)
     sample = TrainingSample(
         group_id="canary",

@@ -1,12 +1,13 @@
-"""Checkpoints: written whole or not at all, verified before use, never the last one deleted.
+"""Checkpoints: written completely or not at all, verified before use; the last one is never deleted.
 
     checkpoints/step-000040/            40 completed steps
-        config.json, model.safetensors  whatever `write_model` writes: a folder that transformers loads as it is
+        config.json, model.safetensors  the output of `write_model`: a folder that transformers can load
         trainer/optimizer.safetensors   the tensors of `save`
         trainer/state.json              the JSON state of `save`, the step and the score
         manifest.json                   size and SHA-256 of every file, written last
 
-There is no pointer to the latest or best one: discovery reads what is there. No pickle is written or read.
+There is no pointer to the latest or best checkpoint: they are found by reading the directory. No pickle is written or
+read.
 """
 
 from __future__ import annotations
@@ -50,10 +51,12 @@ class LoadedCheckpoint:
 
 
 class CheckpointStore:
-    """The checkpoints of one run. All but `candidates`, `load` and `best` are for the process that holds the RunLock.
+    """The checkpoints of one run. Except for `candidates`, `load` and `best`, only the process that holds the RunLock
+    may call its methods.
 
-    Kept are the newest `keep_last` (at least 1), with `keep_best` the one with the highest score (the newest of equals;
-    checkpoints without a score do not compete), and those of the steps in the newest one's `state["needs"]`.
+    It keeps the newest `keep_last` checkpoints (at least 1); with `keep_best` also the one with the highest score (the
+    newest of equals; checkpoints without a score do not compete); and those of the steps in the newest one's
+    `state["needs"]`.
     """
 
     def __init__(self, *, run_dir: Path, keep_last: int = 2, keep_best: bool = True) -> None:
@@ -65,8 +68,8 @@ class CheckpointStore:
         self._directory = run_dir / "checkpoints"
 
     def preflight(self, checkpoint_bytes: int) -> None:
-        """Raises StorageError unless there is room for three checkpoints of that size: the one that is kept, the one
-        that is being written, and air."""
+        """Raises StorageError unless there is room for three checkpoints of this size: the one being kept, the one
+        being written, and a margin."""
         durable.ensure_directory(self._directory)
         durable.require_free_space(self._directory, 3 * checkpoint_bytes)
 
@@ -79,9 +82,9 @@ class CheckpointStore:
         state: Mapping[str, Any],
         score: float | None = None,
     ) -> Path:
-        """Write, read again, verify, then prune. `state` must be plain JSON (lists, str keys, finite numbers), so that
-        it comes back equal; `state["logs"]` (seals, see records.seals) ties the checkpoint to the logs. Replaces a
-        checkpoint of the same step. Raises StorageError; then the older ones are untouched."""
+        """Write, read back, verify, then prune. `state` must be plain JSON (lists, str keys, finite numbers), so that
+        it is read back equal; `state["logs"]` (see records.seals) ties the checkpoint to the logs. Replaces a
+        checkpoint of the same step. Raises StorageError and then leaves the older checkpoints untouched."""
         text = json.dumps(
             {"score": score, "state": dict(state), "step": step}, allow_nan=False, indent=1, sort_keys=True
         )
@@ -96,18 +99,18 @@ class CheckpointStore:
                 write_model(folder)
                 (folder / TENSORS).parent.mkdir()
                 save_file({k: v.detach().cpu().contiguous() for k, v in tensors.items()}, folder / TENSORS)
-            except SafetensorError as e:  # not an OSError even where the disk is full
+            except SafetensorError as e:  # not an OSError, even if the disk is full
                 raise durable.storage_error(path, 0, e) from e
             (folder / STATE).write_text(text + "\n", encoding="utf-8")
         self.prune()
         return path
 
     def path(self, step: int) -> Path:
-        """Where the checkpoint of `step` is, or would be."""
+        """Return the path of the checkpoint of `step`, whether or not it exists."""
         return self._directory / f"step-{step:06d}"
 
     def candidates(self) -> list[Path]:
-        """Every directory that is named like a checkpoint, newest first; valid or not."""
+        """Return every directory with the name of a checkpoint, newest first, valid or not."""
         if not self._directory.is_dir():
             return []
         found = [p for p in self._directory.iterdir() if _NAME.fullmatch(p.name) and p.is_dir()]
@@ -122,8 +125,9 @@ class CheckpointStore:
             return LoadedCheckpoint(step=row["step"], path=path, tensors=load_file(path / TENSORS), state=row["state"])
 
     def latest(self, *, strict: bool = False) -> LoadedCheckpoint:
-        """The newest checkpoint that is whole and whose logs still hold what they held. A bad one is passed over with a
-        warning, or with `strict` refused. Raises CheckpointError when none is left: a run never silently restarts."""
+        """Return the newest checkpoint that is complete and whose logs still have the recorded content. An invalid
+        checkpoint is skipped with a warning, or with `strict` refused. Raises CheckpointError if no valid one is left:
+        a run never silently restarts."""
         durable.sweep_leftovers(self._directory)
         for path in self.candidates():
             try:
@@ -141,7 +145,8 @@ class CheckpointStore:
         )
 
     def best(self) -> Path | None:
-        """The checkpoint with the highest score, if any has one. Only its score is verified."""
+        """Return the checkpoint with the highest score, or None if no checkpoint has a score. Only the score is
+        verified."""
         scores = {path: score for path in self.candidates() if (score := self._score(path)) is not None}
         return max(scores, key=scores.__getitem__, default=None)
 
@@ -149,12 +154,13 @@ class CheckpointStore:
         try:
             durable.verify_directory(path, only=(STATE,))
         except CheckpointError:
-            return None  # a damaged checkpoint is nobody's best
+            return None  # a damaged checkpoint cannot be the best
         score = read_state(path)["score"]
         return None if score is None else float(score)
 
     def prune(self) -> None:
-        """Delete what is not to be kept. The newest is read and verified first; unless it is whole nothing goes."""
+        """Delete the checkpoints that are not kept. The newest one is read and verified first; a damaged one stops the
+        deletion."""
         found = self.candidates()
         if not found:
             return
@@ -166,10 +172,11 @@ class CheckpointStore:
                 durable.remove_directory(path)
 
     def rewind(self, checkpoint: LoadedCheckpoint) -> None:
-        """Take the run directory back to the instant of `checkpoint`: every later step will be recorded exactly once.
+        """Return the run directory to its state at `checkpoint`, so that every later step is recorded exactly once.
 
-        Logs are cut to what they were. Clock rows and trajectories of its step and later ones, evaluations of
-        later steps and newer checkpoints go to `orphans/`. Done again after a crash in the middle it ends the same.
+        Logs are truncated to their recorded lengths. Clock rows and trajectories of the checkpoint's step and later
+        ones, evaluations of later steps, and newer checkpoints move to `orphans/`. If it crashes midway, a second call
+        gives the same result.
         """
         orphans, trajectories = self.run_dir / "orphans", self.run_dir / "trajectories"
         for directory in (self.run_dir, trajectories, orphans):
@@ -185,24 +192,24 @@ class CheckpointStore:
             match = _TRAJECTORIES.match(path.name)
             if match and int(match[2]) >= checkpoint.step + (match[1] != "train"):
                 durable.set_aside(path, orphans)
-        self.prune()  # what a crash between writing and pruning left
+        self.prune()  # remove checkpoints left by a crash between writing and pruning
 
 
 def read_state(path: Path) -> dict[str, Any]:
-    """What STATE of a checkpoint says: {"step","score","state"}. Raises CheckpointError for what no `save` has
-    written."""
+    """Return the content of a checkpoint's STATE: {"step","score","state"}. Raises CheckpointError for content that
+    `save` cannot have written."""
     with damaged(path / STATE, CheckpointError):
         row: dict[str, Any] = read_json((path / STATE).read_bytes())
         state, score = row["state"], row["score"]
         for key in _OBJECTS:
             if not isinstance(state.get(key, {}), dict):
-                raise ValueError(f"{key} is no object")
+                raise ValueError(f"{key} is not an object")
         texts = [text for key in _TEXTS for text in state.get(key, {}).values()]
         if not all(isinstance(text, str) for text in texts) or state.get("start", _START).keys() != _START.keys():
-            raise ValueError(f"{', '.join(_TEXTS)}: not what is needed of them")
+            raise ValueError(f"{', '.join(_TEXTS)}: invalid entries")
         counts = [row["step"], *state.get("needs", [])]
         if not all(isinstance(n, int) for n in counts) or not isinstance(score, int | float | None):
-            raise ValueError("the step, those that it needs, or the score is no number")
+            raise ValueError("the step, a needed step or the score is not a number")
     return row
 
 
@@ -211,7 +218,8 @@ def _step_of(path: Path) -> int:
 
 
 def _logs(checkpoint: LoadedCheckpoint) -> list[Seal]:
-    """Raises CheckpointError: a checkpoint from elsewhere must not cut files outside of its run."""
+    """Return the checkpoint's log seals. Raises CheckpointError, because a checkpoint from elsewhere must not truncate
+    files outside its run."""
     if "logs" not in checkpoint.state:
         raise CheckpointError(f"{checkpoint.path} is of an earlier version; evaluate it, or go on with that version")
     try:

@@ -1,13 +1,13 @@
 """A language model's output layer over a wide vocabulary: log-probs, entropy and gradient on one buffer of logits.
 
     z = hidden @ W^T + b                           [m, V]: the only array of that size
-    e = exp((z - max z) / T), s = sum of e         in the place of z
+    e = exp((z - max z) / T), s = sum of e         overwrites z
     log p(target) = (z[target] - max z) / T - log s
     dL/dz = -g / (T s) * (e - s at the target)     with g = dL / d log p(target), one number per token
-          - h / (T s) * e (log e - log s + H)      with h = dL / d entropy H, where the loss depends on it
+          - h / (T s) * e (log e - log s + H)      with h = dL / d entropy H, if the loss depends on H
 
-The factor of a token need not be multiplied into its V numbers: it goes to the other side of the two products that
-follow, dL/dhidden = dL/dz @ W and dL/dW = dL/dz^T @ hidden. So the three products are nearly all of the work.
+A token's factor is not multiplied into its V numbers but applied to the other side of the two products that follow,
+dL/dhidden = dL/dz @ W and dL/dW = dL/dz^T @ hidden. So the three products are nearly all of the work.
 """
 
 from __future__ import annotations
@@ -22,26 +22,27 @@ from agentgrpo.engines.grammar import Support
 from agentgrpo.engines.vocabulary import NEVER, Vocabulary
 
 CHUNK_TOKENS = 256
-"""Tokens whose logits exist at a time. Fewer make narrow products, more take memory and are hardly faster."""
+"""Number of tokens whose logits exist at a time. Smaller chunks make the products narrow; larger ones take more memory
+and are hardly faster."""
 TILE_BYTES = {"cpu": 2**20}
-"""Of the rows that are worked on together, so that they stay in the cache; other devices take all rows at once."""
+"""Size of the rows processed together, so that they stay in the cache; other devices process all rows at once."""
 
 
 class TokenScores(NamedTuple):
-    """Of m target tokens."""
+    """Scores of m target tokens."""
 
     logprobs: Tensor
     """[m], float32 or wider."""
     entropy: Tensor
-    """[m] of the whole next-token distribution."""
+    """[m] entropy of the whole next-token distribution."""
 
 
 class Head:
-    """Scores tokens under softmax(linear(hidden) / temperature), and takes the gradient of what it scored last.
+    """Scores tokens under softmax(linear(hidden) / temperature) and computes the gradient of the tokens scored last.
 
-    linear: the output layer; under torch.autocast its products run in the dtype of that. dtype: of everything between
-    the products, float32 or wider. vocabulary: the rows of the layer that stand for tokens, which alone are scored;
-    None = all of them. Nothing here is seen by autograd.
+    linear: the output layer; under torch.autocast its products run in the autocast dtype. dtype: of everything between
+    the products, float32 or wider. vocabulary: restricts the distribution to the rows of the layer that stand for
+    tokens; None = all rows. Autograd does not see these computations.
     """
 
     def __init__(
@@ -56,21 +57,21 @@ class Head:
         self._linear, self._temperature, self._chunk_tokens, self._dtype = linear, temperature, chunk_tokens, dtype
         device = linear.weight.device.type
         autocast = torch.is_autocast_enabled(device)
-        # [V, hidden], as the products want it: the weight itself, or a copy of another dtype.
+        # [V, hidden] in the dtype of the products: the weight itself, or a copy.
         self._weight = linear.weight.detach().to(torch.get_autocast_dtype(device) if autocast else linear.weight.dtype)
         unused = () if vocabulary is None else vocabulary.unused
         self._unused = torch.tensor(unused, device=linear.weight.device) if unused else None
         self._states = self._e = self._s = self._entropy = torch.empty(0)
 
     def chunks(self, num_tokens: int) -> Iterator[slice]:
-        """The chunks that `num_tokens` tokens are scored in, one after the other."""
+        """Yield the chunks in which `num_tokens` tokens are scored, in order."""
         for start in range(0, num_tokens, self._chunk_tokens):
             yield slice(start, min(start + self._chunk_tokens, num_tokens))
 
     @torch.no_grad()
     def score(self, states: Tensor, targets: Tensor, support: Support | None = None) -> TokenScores:
-        """Scores of `targets` [m] after the hidden states `states` [m, hidden]; m is at most a chunk. support: of the
-        tokens that could have been drawn; None = all tokens."""
+        """Return the scores of `targets` [m] after the hidden states `states` [m, hidden]; m is at most one chunk.
+        support: tokens that could have been sampled; None = all tokens."""
         self._states, self._states_dtype = states.detach().to(self._weight.dtype), states.dtype
         e = self._e = self._logits()
         if support is not None:
@@ -91,7 +92,7 @@ class Head:
         return TokenScores((at_target - top) / self._temperature - log_s, self._entropy)
 
     def score_all(self, states: Tensor, targets: Tensor, support: Support | None = None) -> TokenScores:
-        """Scores of any number of targets, chunk by chunk."""
+        """Score any number of targets, chunk by chunk."""
         scores = [
             self.score(states[chunk], targets[chunk], support and support.within(chunk))
             for chunk in self.chunks(len(states))
@@ -100,9 +101,9 @@ class Head:
 
     @torch.no_grad()
     def backward(self, gradient: Tensor, of_entropy: Tensor | None = None) -> Tensor:
-        """From dL / d log-probs [m] of the tokens scored last, and dL / d entropies [m] where the loss depends on them:
-        adds dL/dW (and that of the bias) to what the parameters hold already, and returns dL/d states [m, hidden] in
-        their dtype. Once for each `score`."""
+        """Backpropagate through the last `score`; call it once per `score`. gradient: dL / d log-probs [m]. of_entropy:
+        dL / d entropies [m], if the loss depends on them. Adds dL/dW (and the bias gradient) to the gradients of the
+        parameters, and returns dL/d states [m, hidden] in the dtype of the states."""
         if of_entropy is None:
             self._e.scatter_add_(1, self._targets[:, None], -self._s[:, None])
             factor = (-gradient / (self._temperature * self._s))[:, None]
@@ -124,16 +125,16 @@ class Head:
         return (factor * torch.mm(e, self._weight)).to(self._states_dtype)
 
     def _mix(self, gradient: Tensor, of_entropy: Tensor) -> None:
-        """dL/dz but for the factor -1 / (T s), in the place of e."""
+        """Overwrite e with dL/dz without the factor -1 / (T s)."""
         of_e = gradient + of_entropy * (self._entropy - self._s.log())
         for part, e_log_e in self._tiles():
             tile = self._e[part]
-            torch.special.xlogy(tile, tile, out=e_log_e)  # 0 where e has become 0
+            torch.special.xlogy(tile, tile, out=e_log_e)  # 0 where e has underflowed to 0
             tile.mul_(of_e[part, None]).addcmul_(e_log_e, of_entropy[part, None])
         self._e.scatter_add_(1, self._targets[:, None], -(gradient * self._s)[:, None])
 
     def _tiles(self) -> Iterator[tuple[slice, Tensor]]:
-        """The rows of e that are worked on together, and room for as many numbers."""
+        """Yield the rows of e that are processed together, each with scratch memory of the same size."""
         e = self._e
         rows = max(1, TILE_BYTES.get(e.device.type, e.nbytes) // (e.shape[1] * e.element_size()))
         scratch = e.new_empty(min(rows, len(e)), e.shape[1])
@@ -142,10 +143,10 @@ class Head:
             yield part, scratch[: part.stop - start]
 
     def _logits(self) -> Tensor:
-        """[m, V] in `dtype`, on the buffer of the chunk before where it fits."""
+        """Return [m, V] in `dtype`, reusing the buffer of the previous chunk if it fits."""
         shape = (len(self._states), len(self._weight))
         if self._e.shape != shape:
-            self._e = torch.empty(0)  # before the next one is made
+            self._e = torch.empty(0)  # free the old buffer before allocating the next
             self._e = torch.empty(shape, dtype=self._dtype, device=self._weight.device)
         bias = self._linear.bias
         if self._weight.dtype == self._dtype:

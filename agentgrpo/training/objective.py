@@ -2,8 +2,8 @@
 
     weight * (correction * kept * policy loss + kl_coef * KL - entropy_coef * entropy)
 
-What spans a whole sample (its ratio, its correction) is a constant of the chunk: where it is not known to be 1, the
-log-probs of the whole micro-batch are computed once more before its gradient is.
+Quantities of a whole sample (its ratio, its correction) are constants of the chunk. Unless they are known to be 1, the
+log-probs of the whole micro-batch are computed once more before its gradient.
 """
 
 from __future__ import annotations
@@ -22,49 +22,52 @@ from agentgrpo.grpo.packing import PackedBatch
 from agentgrpo.training.update_metrics import Totals
 
 LEAST_WEIGHT = 1e-8
-"""A correction that is a factor of a sample's ratio counts as this at least: 0 has no logarithm."""
+"""Lower bound of a correction that multiplies a sample's ratio, because 0 has no logarithm."""
 
 
 class MicroBatch(NamedTuple):
-    """A batch on the policy's device with what stays fixed while the policy is stepped, [M] each."""
+    """A batch on the policy's device with the tensors that stay fixed while the policy is updated, [M] each."""
 
     batch: PackedBatch
     old_logprobs: Tensor | None
-    """None = on-policy: the policy's own."""
+    """Log-probs under the policy before the update; None = on-policy: the policy's own log-probs."""
     ref_logprobs: Tensor | None
-    """None = no KL term in the loss."""
+    """Log-probs under the reference; None = no KL term in the loss."""
     kept: Tensor | None
-    """bool: whether the token has a policy loss; None = all have."""
+    """bool: whether the token has a policy loss; None = all tokens have one."""
     fresh: Tensor | None = None
-    """bool: whether the token was sampled from the very weights that the update begins with; None = all were."""
+    """bool: whether the token was sampled from exactly the weights that the update begins with; None = all tokens
+    were."""
     support: Support | None = None
-    """The tokens that could have been drawn in the place of each; None = all tokens."""
+    """Tokens that could have been sampled in place of each token; None = all tokens."""
 
 
 class SampleTerms(NamedTuple):
-    """What each token, [M], gets from its whole sample."""
+    """Per-token values, [M], that depend on the whole sample."""
 
     log_ratio: Tensor
-    """Mean log ratio of its sample's tokens; see LossInputs.sequence_log_ratio."""
+    """Mean log ratio of the sample's tokens; see LossInputs.sequence_log_ratio."""
     num_tokens: Tensor
     correction: Correction | None
-    """None = none, or one that each chunk computes for itself."""
+    """The correction; None if there is none or each chunk computes its own."""
 
 
 class Objective:
-    """`sampler_differs`: the algorithm's correction applies."""
+    """Computes the loss; `sampler_differs`: the algorithm's correction applies."""
 
     def __init__(self, algorithm: Algorithm, *, sampler_differs: bool) -> None:
         self.algorithm = algorithm
         self._corrects = sampler_differs and algorithm.correction != "none"
 
     def needs_whole_samples(self, *, stepped: bool) -> bool:
-        """Whether `sample_terms` needs log-probs; `stepped`: the policy may not be the old one any more."""
+        """Return whether `sample_terms` needs log-probs; `stepped`: the policy may have changed since the old
+        log-probs."""
         moved = self.algorithm.has_sample_ratio and stepped
         return moved or (self._corrects and self.algorithm.corrects_samples and self.algorithm.is_on_policy)
 
     def sample_terms(self, micro: MicroBatch, logprobs: Tensor | None) -> SampleTerms:
-        """logprobs: [M] of the policy, if `needs_whole_samples`; without gradient."""
+        """Compute the sample terms. logprobs: [M] under the policy, without gradient; required if
+        `needs_whole_samples`."""
         batch = micro.batch
         counts = torch.tensor(batch.num_tokens, device=batch.weights.device)
         num_tokens = counts.repeat_interleave(counts).to(batch.weights.dtype)
@@ -85,7 +88,7 @@ class Objective:
     def chunk_loss(
         self, micro: MicroBatch, terms: SampleTerms, chunk: slice, logprobs: Tensor, totals: Totals
     ) -> Tensor:
-        """The chunk's share of the loss but for the entropy bonus, a function of its `logprobs`."""
+        """Return the chunk's share of the loss without the entropy bonus, as a function of its `logprobs`."""
         batch, algorithm = micro.batch, self.algorithm
         old = logprobs.detach() if micro.old_logprobs is None else micro.old_logprobs[chunk]
         inputs = LossInputs(logprobs, old, batch.advantages[chunk], terms.log_ratio[chunk], terms.num_tokens[chunk])
@@ -106,14 +109,14 @@ class Objective:
         totals.clipped += int(clipped.sum())
         totals.ratio_max = max(totals.ratio_max, float(ratio.max()))
         if batch.rollout_logprobs is not None:
-            # Old log-probs are the trainer's before the update, on-policy and off-policy alike.
+            # Old log-probs are the trainer's before the update, both on-policy and off-policy.
             totals.see_gaps(
                 (old - batch.rollout_logprobs[chunk]).abs(), None if micro.fresh is None else micro.fresh[chunk]
             )
         return (batch.weights[chunk] * loss).sum()
 
     def of_entropy(self, micro: MicroBatch, chunk: slice) -> Tensor | None:
-        """[m] what the loss changes by with each token's entropy; None where it does not."""
+        """Return [m] the derivative of the loss by each token's entropy; None if the loss does not depend on it."""
         return -self.algorithm.entropy_coef * micro.batch.weights[chunk] if self.algorithm.entropy_coef else None
 
     def _correction(self, micro: MicroBatch, terms: SampleTerms, chunk: slice, old: Tensor) -> Correction:
@@ -124,13 +127,14 @@ class Objective:
 
 
 def fresh_tokens(batch: PackedBatch, step: int) -> Tensor:
-    """[M] bool, MicroBatch.fresh in update `step`."""
+    """Return [M] bool: MicroBatch.fresh in update `step`."""
     fresh = torch.tensor([s.policy_version is not None and s.policy_version >= step for s in batch.samples])
     return fresh.repeat_interleave(torch.tensor(batch.num_tokens, dtype=torch.long)).to(batch.weights.device)
 
 
 def highest(entropies: Sequence[Tensor], fraction: float) -> float:
-    """The entropy that the given share of all tokens reaches: linear between the two nearest, as usual."""
+    """Return the entropy threshold that the given share of all tokens reaches, interpolated linearly between the two
+    nearest."""
     every = torch.cat([e.double() for e in entropies]).sort().values
     at = (1 - fraction) * (len(every) - 1)
     below, above = every[int(at)], every[min(int(at) + 1, len(every) - 1)]

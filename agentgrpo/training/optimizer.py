@@ -1,4 +1,4 @@
-"""The optimizers: AdamW for GRPO, resumable to the bit, and Muon for the hidden matrices of a warm start."""
+"""The optimizers: AdamW for GRPO, resumable bit for bit, and Muon for the hidden matrices of a warm start."""
 
 from __future__ import annotations
 
@@ -26,11 +26,10 @@ Beta = Annotated[float, Ge(0), Lt(1)]
 class AdamW:
     """AdamW with warm-up, linear decay and gradient clipping, over the parameters of `model` that need a gradient.
 
-    The learning rate is a pure function of the step, so that nothing but the state of the parameters has to be saved.
-    Weight decay applies to matrices, not to norms and biases. Parameters of half precision are the rounded copies of
-    float32 masters, which take the updates: most of an update at a small learning rate is less than half precision can
-    tell apart from nothing. lr: null = the usual one for a model of that size (training.learning_rate). Raises
-    ConfigError for a value out of range.
+    The learning rate is a pure function of the step, so only the state of the parameters has to be saved. Weight decay
+    applies to matrices, not to norms and biases. Half-precision parameters are rounded copies of float32 masters, which
+    receive the updates: at a small learning rate most of an update is too small for half precision. lr: null = the
+    usual rate for a model of this size (training.learning_rate). Raises ConfigError for a value out of range.
     """
 
     def __init__(
@@ -66,7 +65,7 @@ class AdamW:
             eps=eps,
             fused=True,
         )
-        # torch makes the state at the first step; made here, its names and shapes are the same at any time.
+        # torch creates the state at the first step; creating it here keeps its names and shapes the same at all times.
         for p in parameters:
             self._adamw.state[p] = {
                 "step": torch.zeros((), dtype=torch.float32, device=p.device),
@@ -77,11 +76,12 @@ class AdamW:
         return scheduled(self.lr, step, total_steps, warmup_steps=self.warmup_steps, final_fraction=self.final_fraction)
 
     def with_gradient(self) -> set[str]:
-        """The parameters that have a gradient."""
+        """Return the names of the parameters that have a gradient."""
         return {n for n, p in self._parameters.items() if p.grad is not None}
 
     def live_gradients(self, names: Collection[str]) -> list[Tensor]:
-        """The live gradients of these parameters, always in the same order; zeros are put where there is none."""
+        """Return the live gradients of these parameters, always in the same order; a missing gradient is set to
+        zeros."""
         named = [p for n, p in self._parameters.items() if n in names]
         for p in named:
             if p.grad is None:
@@ -89,17 +89,18 @@ class AdamW:
         return [p.grad for p in named if p.grad is not None]
 
     def gradient_norm(self) -> float:
-        """The norm of all gradients together, before clipping."""
+        """Return the norm of all gradients together, before clipping."""
         return norm(p.grad for p in self._parameters.values() if p.grad is not None)
 
     def step(self, *, lr: float, gradient_norm: float) -> None:
-        """Scale the gradients down to `max_grad_norm` where their norm exceeds it, update, and clear them."""
+        """Scale the gradients down to `max_grad_norm` if their norm exceeds it, update the parameters, and clear the
+        gradients."""
         for name, master in self._masters.items():
             parameter = self._parameters[name]
             if parameter.grad is not None:
                 master.grad, parameter.grad = parameter.grad.float(), None
         stepped = self._parameters | self._masters
-        if gradient_norm > self.max_grad_norm:  # otherwise that would be a pass over all gradients, times 1
+        if gradient_norm > self.max_grad_norm:  # else this would multiply all gradients by 1
             for tensors in by_sharding(stepped.values()):
                 torch.nn.utils.clip_grads_with_norm_(tensors, self.max_grad_norm, torch.tensor(gradient_norm))
         for group in self._adamw.param_groups:
@@ -115,15 +116,15 @@ class AdamW:
             tensor.grad = None
 
     def state_tensors(self) -> dict[str, Tensor]:
-        """The live state by flat name (`<parameter>.exp_avg`, `.exp_avg_sq`, `.step`, and `.master` where there is
-        one), sharded where the parameter is: save or clone it at once."""
+        """Return the live state by flat name (`<parameter>.exp_avg`, `.exp_avg_sq`, `.step`, and `.master` if there is
+        a master), sharded like the parameters: save or clone it at once."""
         stepped = self._parameters | self._masters
         named = chain.from_iterable(_named(n, self._adamw.state[p]) for n, p in stepped.items())
         return dict(named) | {f"{n}.{MASTER}": master for n, master in self._masters.items()}
 
     def load_state_tensors(self, tensors: Mapping[str, Tensor]) -> None:
-        """Go on exactly where `state_tensors`, made whole, was taken. Raises CheckpointError, having loaded nothing,
-        unless names, shapes and dtypes are the same."""
+        """Restore the full tensors of a `state_tensors` result. Raises CheckpointError, having loaded nothing, unless
+        names, shapes and dtypes match."""
         own = self.state_tensors()
         if odd := sorted(own.keys() ^ tensors.keys()):
             raise CheckpointError(
@@ -142,11 +143,11 @@ class AdamW:
 
 
 class Muon(torch.optim.Optimizer):
-    """Momentum, orthogonalised: each 2-D parameter moves along UV^T of its Nesterov momentum's U S V^T.
+    """Orthogonalised momentum: each 2-D parameter moves along UV^T, where U S V^T is its Nesterov momentum.
 
     Keller Jordan, "Muon: an optimizer for hidden layers" (2024), with his coefficients and learning-rate scale
-    sqrt(max(1, rows / columns)); no weight decay. The iteration runs in fp32: torch.optim.Muon's bfloat16 products take
-    eighteen times as long on a CPU without bfloat16 instructions, and save little on one that has them.
+    sqrt(max(1, rows / columns)); no weight decay. The iteration runs in fp32: the bfloat16 products of torch.optim.Muon
+    are eighteen times slower on a CPU without bfloat16 instructions, and save little on one with them.
     """
 
     def __init__(self, params: ParamsT, *, lr: float, momentum: float = 0.95) -> None:
@@ -167,7 +168,8 @@ class Muon(torch.optim.Optimizer):
 
 
 def _orthogonalised(matrix: Tensor) -> Tensor:
-    """About UV^T of `matrix` = U S V^T: five quintic Newton-Schulz steps, which leave singular values near 1."""
+    """Return approximately UV^T of `matrix` = U S V^T: five quintic Newton-Schulz steps, which bring the singular
+    values near 1."""
     if matrix.shape[0] > matrix.shape[1]:
         return _orthogonalised(matrix.T).T
     a, b, c = 3.4445, -4.7750, 2.0315

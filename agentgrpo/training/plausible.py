@@ -1,6 +1,7 @@
-"""Model folders of others: one that describes more than its weights can hold is refused before anything of it is built.
+"""Checks of model folders from others: a folder whose config.json describes more than its weights can hold is refused
+before anything is built from it.
 
-transformers makes a layer for each that config.json counts, and memory for each weight that no file has.
+transformers creates every layer that config.json counts, and allocates memory for every weight missing in the files.
 """
 
 from __future__ import annotations
@@ -23,29 +24,29 @@ from agentgrpo.training.precision import first_non_finite
 LAYERS = 1000
 _COUNTS = re.compile(r"(?:^|_)(?:layers?|blocks|depth)$")
 _KINDS = ("safetensors", "bin")
-"""Of files with weights."""
+"""Suffixes of weight files."""
 _PER_BYTE = 4
-"""Weights in a byte of the files, at most."""
+"""Maximum number of weights per byte of the files."""
 
 
 def refuse_endless_layers(folder: Path) -> None:
-    """Raise ConfigError for a config.json that is none, or that counts more layers than any model has."""
+    """Raise ConfigError for an invalid config.json, or one that counts more layers than any model has."""
     file = folder / "config.json"
     if not file.is_file():
-        return  # whoever loads it says so
+        return  # loading the folder will report it
     refuse_many_layers(_object(file), file)
 
 
 def refuse_many_layers(config: Mapping[str, Any], where: object) -> None:
-    """The same of what such a file holds, which is at `where`."""
+    """Like `refuse_endless_layers`, for the content of a config.json; `where` names its origin."""
     for key, value in _numbers(config):
         if value > LAYERS and _COUNTS.search(key):
             raise ConfigError(f"{where}: {key} is more than {LAYERS}, which no model has; give another model")
 
 
 def refuse_outer_weights(folder: Path) -> None:
-    """Raise ConfigError where a file of the folder names weights that do not lie in the folder itself: whoever knows
-    the model again reads no others."""
+    """Raise ConfigError if a file of the folder names weights outside the folder, because the folder is later
+    identified by its own files alone."""
     indexes = [(kind, index) for kind in _KINDS for index in folder.glob(f"*.{kind}.index.json")]
     named = [(kind, index, name) for kind, index in indexes for name in _mapped(index)]
     config = folder / "config.json"
@@ -62,7 +63,7 @@ def refuse_outer_weights(folder: Path) -> None:
 def _mapped(index: Path) -> Iterable[Any]:
     named = _object(index).get("weight_map")
     if not isinstance(named, dict):
-        raise ConfigError(f"{index} has no weight_map that is an object; give the index of these weights")
+        raise ConfigError(f"{index}: weight_map is missing or not an object; give the index of these weights")
     return named.values()
 
 
@@ -75,11 +76,11 @@ def _object(file: Path) -> dict[str, Any]:
 
 
 def refuse_unheld_weights(folder: Path) -> None:
-    """Raise ConfigError for a config.json that describes many more weights than the safetensors of the folder hold."""
+    """Raise ConfigError if config.json describes many more weights than the folder's safetensors hold."""
     refuse_endless_layers(folder)
     files = [*folder.glob("*.safetensors")]
     if not files:
-        return  # whoever loads it says so
+        return  # loading the folder will report it
     held = sum(file.stat().st_size for file in files)
     config = AutoConfig.from_pretrained(folder, trust_remote_code=False, local_files_only=True)
     if (described := described_weights(config)) > _PER_BYTE * held:
@@ -90,7 +91,7 @@ def refuse_unheld_weights(folder: Path) -> None:
 
 
 def refuse_non_finite_weights(folder: Path, loaded: Mapping[str, Tensor]) -> None:
-    """Raise ConfigError where a weight is NaN or infinite, naming the tensor and the file of `folder` that has it."""
+    """Raise ConfigError if a weight is NaN or infinite, naming the tensor and the file of `folder` that contains it."""
     if (name := first_non_finite(loaded)) is None:
         return
     where, tensor = f"model {str(folder)!r}", loaded[name]
@@ -102,20 +103,20 @@ def refuse_non_finite_weights(folder: Path, loaded: Mapping[str, Tensor]) -> Non
                 break
     nan, infinite = int(tensor.isnan().sum()), int(tensor.isinf().sum())
     raise ConfigError(
-        f"{where}: of the {tensor.numel():,} numbers of {name} {nan:,} are NaN and {infinite:,} infinite, and a model "
-        "computes with finite ones alone; download or convert the model anew, or go back to an earlier checkpoint"
+        f"{where}: of the {tensor.numel():,} numbers of {name} {nan:,} are NaN and {infinite:,} infinite, but weights "
+        "must be finite; download or convert the model anew, or go back to an earlier checkpoint"
     )
 
 
 def described_weights(config: PretrainedConfig) -> int:
-    """How many a model of this configuration has."""
+    """Return the number of weights of a model with this configuration."""
     with torch.device("meta"):
         model = AutoModelForCausalLM.from_config(config, trust_remote_code=False)
     return sum(tensor.numel() for tensor in (*model.parameters(), *model.buffers()))
 
 
 def _numbers(node: Any) -> Iterator[tuple[str, float]]:
-    """(key, number) of all that a tree has."""
+    """Yield (key, number) for all numbers in a tree."""
     waiting = [node]
     while waiting:
         node = waiting.pop()

@@ -1,7 +1,7 @@
 """The trainable weights: a transformers causal language model and its tokenizer, scored over packed rows.
 
-The model's own `forward` is not used: its base model gives the hidden states, and the output embeddings are applied
-only where a log-probability is wanted. `Policy` checks once, on a few tokens, that this is the same function.
+The model's own `forward` is not used: its base model computes the hidden states, and the output embeddings are applied
+only where a log-probability is needed. `Policy` checks once, on a few tokens, that the result is the same.
 """
 
 from __future__ import annotations
@@ -39,10 +39,10 @@ from agentgrpo.training.head import CHUNK_TOKENS, Head
 from agentgrpo.training.plausible import refuse_non_finite_weights, refuse_outer_weights, refuse_unheld_weights
 from agentgrpo.training.remote_code import trusted_class, trusted_options
 
-# --- The input embeddings, with a gradient that goes straight to the rows that were looked up.
+# --- The input embeddings, whose gradient is added directly to the rows that were looked up.
 #
-# Autograd would make a dense [V, hidden] gradient for every micro-batch and add it to the one that is there: for a wide
-# vocabulary more memory, and more time, than all layers together.
+# Autograd would create a dense [V, hidden] gradient for every micro-batch and add it to the existing one: for a wide
+# vocabulary this takes more memory and time than all layers together.
 
 
 class _LookUp(torch.autograd.Function):
@@ -57,14 +57,14 @@ class _LookUp(torch.autograd.Function):
         (gradient,) = gradients
         if weight.grad is None:
             weight.grad = torch.zeros_like(weight)
-        if ctx.padding is not None:  # never trained, as nn.Embedding has it
+        if ctx.padding is not None:  # never trained, as in nn.Embedding
             gradient = gradient.masked_fill((ctx.ids == ctx.padding)[:, None], 0)
         weight.grad.index_add_(0, ctx.ids, gradient.to(weight.grad.dtype))
         return None, None, None
 
 
 def look_up(embedding: nn.Module, ids: Tensor) -> Tensor:
-    """The embeddings [T, hidden] of `ids` [T]. Backward adds to the weight's `grad`."""
+    """Return the embeddings [T, hidden] of `ids` [T]. The backward pass adds to the weight's `grad`."""
     if type(embedding) is not nn.Embedding or not embedding.weight.requires_grad or not torch.is_grad_enabled():
         found: Tensor = embedding(ids)
         return found
@@ -72,14 +72,14 @@ def look_up(embedding: nn.Module, ids: Tensor) -> Tensor:
     return embedded
 
 
-# --- How many tokens a forward pass may have.
+# --- The maximum number of tokens of a forward pass.
 
 
 def fitting_tokens(config: PretrainedConfig, head_chunk_tokens: int) -> int:
-    """Input tokens of a micro-batch such that what its forward pass keeps for the backward pass and a chunk's logits
-    take somewhat more than a GiB in fp32; 1024 at least, below which the products get narrow, and 4096 at most, beyond
-    which nothing is gained. Of a token one decoder layer keeps 18 vectors of hidden size and 6 of the feed-forward's
-    (measured, Qwen2 with plain products)."""
+    """Return the number of input tokens of a micro-batch for which the activations kept for the backward pass plus the
+    logits of a chunk take somewhat more than a GiB in fp32. At least 1024, below which the products get narrow; at most
+    4096, beyond which nothing is gained. One decoder layer keeps 18 vectors of hidden size and 6 of the feed-forward
+    size per token (measured, Qwen2 with plain products)."""
     model = config.get_text_config()
     per_token: int = 4 * model.num_hidden_layers * (18 * model.hidden_size + 6 * model.intermediate_size)
     logits: int = 4 * head_chunk_tokens * model.vocab_size
@@ -87,16 +87,16 @@ def fitting_tokens(config: PretrainedConfig, head_chunk_tokens: int) -> int:
 
 
 # --- Activation checkpointing (Chen et al., "Training deep nets with sublinear memory cost", arXiv 1604.06174): a
-# decoder layer keeps nothing but its input, and is computed again when its gradient is due.
+# decoder layer keeps only its input and is recomputed when its gradient is needed.
 #
-# transformers' own switch works in training mode only, and there dropout would make the trainer score something else
-# than the engine sampled. It would also compute again without what was in place around the forward pass.
+# The switch of transformers works in training mode only, in which dropout would make the trainer score another
+# distribution than the engine sampled. It would also recompute outside the contexts of the forward pass.
 
 
 @contextmanager
 def recomputed_layers(model: PreTrainedModel, in_place: Callable[[], AbstractContextManager[None]]) -> Iterator[None]:
-    """Inside, `model` runs with its decoder layers checkpointed; their second run is inside `in_place()`. Raises
-    ConfigError for a model whose layers are not where transformers has them."""
+    """Inside the block, `model` runs with checkpointed decoder layers; they are recomputed inside `in_place()`. Raises
+    ConfigError if the model's layers are not at the usual place in transformers."""
     layers = decoder_layers(model)
     if layers is None:
         raise ConfigError(
@@ -108,14 +108,14 @@ def recomputed_layers(model: PreTrainedModel, in_place: Callable[[], AbstractCon
             checkpoint,
             layer.forward,
             use_reentrant=False,
-            preserve_rng_state=False,  # nothing is drawn in eval mode
+            preserve_rng_state=False,  # no random numbers are drawn in eval mode
             context_fn=lambda: (nullcontext(), in_place()),
         )
     try:
         yield
     finally:
         for layer in layers:
-            del layer.forward  # the class's own is back
+            del layer.forward  # restores the class's own forward
 
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
@@ -123,9 +123,10 @@ KNOWS_FORMAT = "agentgrpo_knows_format"
 
 
 class Policy:
-    """`model` stays in eval mode: with dropout the trainer would not score what the engine sampled from.
+    """A model and its tokenizer. `model` stays in eval mode: with dropout the trainer would not score the distribution
+    that the engine sampled from.
 
-    Raises ConfigError for a model whose log-probabilities the packed forward would not reproduce.
+    Raises ConfigError for a model whose log-probabilities the packed forward does not reproduce.
     """
 
     def __init__(self, *, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> None:
@@ -141,7 +142,7 @@ class Policy:
 
     @property
     def dtype(self) -> torch.dtype:
-        """The dtype of log-probabilities and losses: the weights' own, at least float32."""
+        """The dtype of log-probabilities and losses: the dtype of the weights, but at least float32."""
         return torch.promote_types(self.model.dtype, torch.float32)
 
     @property
@@ -151,8 +152,8 @@ class Policy:
 
     @property
     def ends(self) -> tuple[str, tuple[int, ...]]:
-        """What the model was trained to end its turns with, and the file that says so: generation_config.json, or else
-        config.json."""
+        """The file that declares the model's end-of-turn tokens (generation_config.json or else config.json), and these
+        tokens."""
         for name in ("generation_config", "config"):
             eos = getattr(getattr(self.model, name, None), "eos_token_id", None)
             if eos is not None:
@@ -160,8 +161,8 @@ class Policy:
         return "config.json", ()
 
     def hidden_states(self, batch: PackedBatch, *, recompute: bool = False) -> Tensor:
-        """[M, hidden]: the state that predicts each target of `batch`, which is on this policy's device. recompute:
-        keep less for the backward pass (training.policy)."""
+        """Return [M, hidden]: the state that predicts each target of `batch`, which must be on this policy's device.
+        recompute: keep fewer activations for the backward pass (activation checkpointing)."""
         layout = PackedLayout(batch.rows, self.device, read=torch.unique(batch.loss_positions))
         in_place = partial(packed_attention, self.model, layout)
         with in_place(), recomputed_layers(self.model, in_place) if recompute else nullcontext():
@@ -175,8 +176,8 @@ class Policy:
         return states.index_select(0, batch.loss_positions)
 
     def head(self, *, temperature: float = 1.0, chunk_tokens: int = CHUNK_TOKENS, all_rows: bool = False) -> Head:
-        """What scores hidden states, and gives their gradient. all_rows: also those that stand for no token, as the
-        model itself has it."""
+        """Return the head that scores hidden states and computes their gradient. all_rows: include the rows that stand
+        for no token, like the model itself."""
         linear = self.model.get_output_embeddings()
         return Head(
             linear,
@@ -205,8 +206,8 @@ class Policy:
         chunk_tokens: int = CHUNK_TOKENS,
         all_rows: bool = False,
     ) -> list[tuple[TrainingSample, Tensor]]:
-        """Each sample with the log-probs [its loss tokens] of its loss tokens, in the canonical order of `pack`.
-        Samples without a loss token are left out. all_rows: as `head` has it."""
+        """Return each sample with the log-probs [its loss tokens] of its loss tokens, in the canonical order of `pack`.
+        Samples without a loss token are left out. all_rows: see `head`."""
         scored: list[tuple[TrainingSample, Tensor]] = []
         head = self.head(temperature=temperature, chunk_tokens=chunk_tokens, all_rows=all_rows)
         for batch in pack(samples, tokens_per_batch=tokens_per_batch, token_weights=token_mean):
@@ -222,8 +223,8 @@ class Policy:
 
     @property
     def knows_format(self) -> str | None:
-        """The name of what demonstrations have taught it: what there is to do and how it is written. In its
-        config.json, so that whoever trains it further finds it there."""
+        """Name of the task and format that demonstrations have taught the model. The name is stored in config.json for
+        later training."""
         return getattr(self.model.config, KNOWS_FORMAT, None)
 
     @knows_format.setter
@@ -231,9 +232,10 @@ class Policy:
         setattr(self.model.config, KNOWS_FORMAT, name)
 
     def save(self, directory: Path | str, weights: Mapping[str, Tensor] | None = None) -> None:
-        """A plain transformers folder (safetensors and tokenizer) that AutoModelForCausalLM loads; of a model with an
-        adapter only that, which it loads where peft is installed and the base still in its place. weights: the model's
-        whole state by name, where the model has only its share (sharding.gathered)."""
+        """Write a plain transformers folder (safetensors and tokenizer) that AutoModelForCausalLM loads. For a model
+        with an adapter, write only the adapter; AutoModelForCausalLM loads it if peft is installed and the base is
+        still at its path. weights: the model's whole state by name, if the model holds only its share
+        (sharding.gathered)."""
         if has_adapter(self.model):
             save_adapter(self.model, Path(directory), weights)
         else:
@@ -278,17 +280,17 @@ class Policy:
 
 
 def load_policy(path: Path | str, *, dtype: str = "float32", device: str = "cpu", code: Path | None = None) -> Policy:
-    """The policy in a transformers folder (or of a hub name that is already cached). Never runs code that lies in
-    `path` and never unpickles. code: a folder whose code makes the model, with its configuration and its tokenizer;
-    `path` then gives the weights. Raises ConfigError."""
+    """Load the policy from a transformers folder, or by a hub name that is already cached. Never runs code from `path`
+    and never unpickles. code: a folder whose code defines the model class, configuration and tokenizer; `path` then
+    gives only the weights. Raises ConfigError."""
     if dtype not in DTYPES:
         raise ConfigError(f"hardware.dtype={dtype}: allowed are {', '.join(DTYPES)}")
     if (Path(path).is_absolute() or str(path).startswith(".")) and not Path(path).is_dir():
         raise ConfigError(
-            f"model {str(path)!r}: there is no such folder, nor a model of that name in the hub's cache; give a folder "
-            "with config.json and safetensors"
+            f"model {str(path)!r}: there is no such folder, and the hub's cache has no model of that name; give a "
+            "folder with config.json and safetensors"
         )
-    if Path(path, ADAPTER).is_file():  # transformers would load its base, unverified, and take it out of training
+    if Path(path, ADAPTER).is_file():  # transformers would load its base unverified and freeze it
         raise ConfigError(
             f"model {str(path)!r} is an adapter; give a whole model: agentgrpo export --ckpt PATH --merge OUT makes one"
         )
@@ -302,20 +304,20 @@ def load_policy(path: Path | str, *, dtype: str = "float32", device: str = "cpu"
             dtype=DTYPES[dtype],
             use_safetensors=True,
             output_loading_info=True,
-            trust_remote_code=False,  # the class and the configuration are those of `code` already
+            trust_remote_code=False,  # class and configuration already come from `code`
             **trusted_options(code),
         )
         tokenizer = AutoTokenizer.from_pretrained(code or path, trust_remote_code=code is not None)
     except AgentGrpoError:
         raise
-    except Exception as e:  # of libraries that expect the files of a model, and raise whatever comes
+    except Exception as e:  # libraries raise any exception if the files are not those of a model
         reason = next(iter(str(e).splitlines()), "") or type(e).__name__
         raise ConfigError(
             f"model {str(path)!r} cannot be loaded: {reason} "
             f"Give a folder with config.json, safetensors and a tokenizer"
         ) from e
     if missing := sorted(loading["missing_keys"]):
-        # transformers would go on with random numbers in their place.
+        # transformers would replace them with random numbers.
         raise ConfigError(
             f"model {str(path)!r}: {len(missing)} weights are missing, such as {missing[0]!r}; give a whole checkpoint"
         )
@@ -337,10 +339,10 @@ def init_policy(
     seed: int = 0,
     device: str = "cpu",
 ) -> Policy:
-    """A new Qwen3 with tied embeddings, a function of `seed` alone (the global generator is left as it was).
-    head_dim = hidden_size / num_heads. shared_embedding: standard deviation of a vector that all embeddings have in
-    common, whatever the token: queries and keys have no bias, so that without one no head can look at the token before
-    until training has made one. Raises ConfigError for sizes that do not divide."""
+    """Create a Qwen3 with tied embeddings, as a function of `seed` alone (the global generator is left unchanged).
+    head_dim = hidden_size / num_heads. shared_embedding: standard deviation of a random vector added to the embeddings
+    of all tokens. Queries and keys have no bias, so without this vector no head can attend to the previous token until
+    training has created one. Raises ConfigError for sizes that do not divide."""
     if hidden_size % (2 * num_heads) or num_heads % num_kv_heads:
         raise ConfigError(
             f"hidden_size={hidden_size}, num_heads={num_heads}, num_kv_heads={num_kv_heads}: hidden_size must be a "
@@ -375,5 +377,5 @@ def _available(device: str) -> torch.device:
         torch.empty(0, device=device)
     except (RuntimeError, AssertionError) as e:
         reason = str(e).splitlines()[0].split(". ")[0]
-        raise ConfigError(f"device {device!r}: {reason}; allowed is a device of this machine, such as cpu") from e
+        raise ConfigError(f"device {device!r}: {reason}; give a device that this machine has, such as cpu") from e
     return torch.device(device)

@@ -1,4 +1,4 @@
-"""Mixed precision: products in bfloat16 on weights that stay float32."""
+"""Mixed precision: matrix products in bfloat16 with weights kept in float32."""
 
 from __future__ import annotations
 
@@ -12,25 +12,25 @@ from torch.distributed.tensor import DTensor
 from agentgrpo.core.errors import ConfigError
 
 AUTOCAST: Mapping[str, torch.dtype | None] = {"no": None, "bf16": torch.bfloat16}
-"""Value of hardware.mixed_precision -> dtype of the products; None = that of the weights."""
+"""Value of hardware.mixed_precision -> dtype of the products; None = dtype of the weights."""
 
 
 def autocast(mixed_precision: str, device: torch.device) -> torch.autocast:
-    """The context of a forward pass. Raises ConfigError for a name that does not exist."""
+    """Return the context of a forward pass. Raises ConfigError for an unknown name."""
     if mixed_precision not in AUTOCAST:
         raise ConfigError(f"hardware.mixed_precision={mixed_precision}: allowed are {', '.join(AUTOCAST)}")
     dtype = AUTOCAST[mixed_precision]
     return torch.autocast(device.type, dtype or torch.bfloat16, enabled=dtype is not None)
 
 
-# --- Is there a number that is none?
+# --- Search for NaN and infinite numbers.
 
 
 def first_non_finite(tensors: Mapping[str, Tensor]) -> str | None:
-    """The name of the first tensor that holds a NaN or an infinity; None where all numbers are finite. With sharded
-    tensors among them a collective, and the same answer in every process."""
+    """Return the name of the first tensor that contains a NaN or an infinity, or None. A collective if tensors are
+    sharded; every process then gets the same answer."""
     held = [(name, t.to_local() if isinstance(t, DTensor) else t) for name, t in tensors.items()]
-    # The ends tell as much as all numbers, for NaN is both; and there is one wait for the device.
+    # Minimum and maximum suffice, because both are NaN if any number is; this waits for the device only once.
     ends = {name: torch.stack(torch.aminmax(t)).double() for name, t in held if t.numel() and t.is_floating_point()}
     fine = torch.stack([*ends.values()]).isfinite().all(1).tolist() if ends else []
     odd = {name for name, is_fine in zip(ends, fine, strict=True) if not is_fine}

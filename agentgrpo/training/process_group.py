@@ -1,4 +1,4 @@
-"""The processes of a run: what all of them must call, in one order."""
+"""The processes of a run, and the collective functions that all of them must call in the same order."""
 
 from __future__ import annotations
 
@@ -12,59 +12,61 @@ from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar, cast
 from agentgrpo.core.errors import AgentGrpoError, ConfigError, Preempted, line_of
 
 if TYPE_CHECKING:
-    from torch import Tensor  # which takes seconds, and who only reads a run needs none
+    from torch import Tensor  # importing it takes seconds, and reading a run does not need it
 
 T = TypeVar("T")
 
 
 class Stop(Protocol):
-    """What ends a process's work early, from any thread."""
+    """A request to end a process's work early; may be called from any thread."""
 
     signal_name: str
-    """The signal that asked for it; "" = none did."""
+    """The signal that requested the stop; "" = no stop was requested."""
 
     def request(self, signal_name: str) -> None: ...
 
     def fail(self, error: Exception) -> None:
-        """Give up what is waited for: it raises `error`."""
+        """Interrupt the work that is being awaited by raising `error`."""
         ...
 
 
 class ProcessGroup(Protocol):
-    """`add_up` and `gather` are collectives: all processes call them, in the same order. So is `exchange`, in an order
-    of its own: it may be awaited while another thread is in one of the other two."""
+    """`add_up` and `gather` are collectives: all processes call them in the same order. `exchange` has a separate
+    order: it may be awaited while another thread is in `add_up` or `gather`."""
 
     rank: int
-    """This process, from 0."""
+    """Number of this process, from 0."""
     size: int
     phase: str
-    """What this process is at: it is named where the others wait for it in vain. Who gathers is at the same as all."""
+    """Description of the current work, quoted in errors if other processes wait in vain. Processes that gather must be
+    in the same phase."""
 
     def add_up(self, tensors: Sequence[Tensor]) -> None:
-        """Each tensor becomes the sum over all processes, in place; the same bits everywhere. What is sharded is left
-        as it is: its gradients are added up where they arise."""
+        """Replace each tensor by its sum over all processes, in place, with the same bits everywhere. Sharded tensors
+        are left unchanged, because their gradients are summed where they are computed."""
         ...
 
     def gather(self, value: T) -> list[T]:
-        """Everybody's value, by rank."""
+        """Return the values of all processes, by rank."""
         ...
 
     async def exchange(self, value: T) -> list[T]:
-        """The same, and the event loop runs on. Not to be cancelled: the others count on this process."""
+        """Like `gather`, without blocking the event loop. It must not be cancelled, because the others wait for this
+        process."""
         ...
 
     def heed(self, stop: Stop) -> None:
-        """From here on a stop that one process is asked for reaches all of them, and the loss of one ends the work of
-        the others. Called inside of the event loop that works."""
+        """From now on, a stop requested on one process reaches all of them, and the loss of one process ends the work
+        of the others. Call it inside the event loop that does the work."""
         ...
 
     def keep_stacks(self, directory: Path) -> None:
-        """Where to write what every thread is at when a process is lost."""
+        """Set the directory for the stack traces of all threads, written when a process is lost."""
         ...
 
 
 class Alone:
-    """One process."""
+    """A ProcessGroup of a single process."""
 
     rank = 0
     size = 1
@@ -88,27 +90,27 @@ class Alone:
         pass
 
 
-# --- What the processes of a run do with each other: share out work, and end alike.
+# --- Collective work: the processes share work, and end in the same way.
 #
-#     share       episodes, judgements: each process its part; all results on all processes
-#     agree       each process the same; what one raises, all raise
-#     once        the first process for all, such as a file that is written
-#     in_turn     the first process before the others
-#     only_first  a part that only the first process has, such as the screen
+#     share       each process does its part (episodes, judgements); all processes get all results
+#     agree       each process does the same; an error on one process is raised on all
+#     once        the first process works for all, for example to write a file
+#     in_turn     the first process works before the others
+#     only_first  an object that only the first process has, such as the screen
 #
-# All else is computed on every process from equal data, with equal results. So all take the same turns, at a stop
-# request or an error too, and none waits for one that has left.
+# Everything else is computed on every process from equal data, with equal results. So all processes take the same
+# branches, also after a stop request or an error, and no process waits for one that has left.
 
 R = TypeVar("R")
 
 
 class _Interrupted(AgentGrpoError):
-    """Another process has given up work that was shared; `agree` knows why."""
+    """Another process gave up shared work; `agree` finds out why."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProcessResult(Generic[T]):
-    """What one process's part came to."""
+    """The outcome of one process's part."""
 
     value: T | None = None
     error: BaseException | None = None
@@ -117,8 +119,9 @@ class ProcessResult(Generic[T]):
 async def share(
     world: ProcessGroup, items: Sequence[T], work: Callable[[Sequence[T]], Coroutine[Any, Any, Sequence[R]]]
 ) -> list[R]:
-    """`work` on every process's own part of `items`; all results, in the order of the items. What one raises, all
-    raise. Where it is cancelled on one, it ends on all: with _Interrupted on the others, which `agree` puts right."""
+    """Run `work` on each process's part of `items` and return all results, in the order of the items. An error on one
+    process is raised on all. A cancellation on one process ends the work on all: the others raise _Interrupted, which
+    `agree` replaces by the actual reason."""
     if world.size == 1:
         return list(await work(items))
     outcome: ProcessResult[Sequence[R]]
@@ -135,8 +138,8 @@ async def share(
 
 
 def agree(world: ProcessGroup, work: Callable[[], T]) -> T:
-    """`work` on every process, which returns the same everywhere; what one raises, all raise. What is awaited agrees by
-    run.context.RunContext."""
+    """Run `work`, which returns the same everywhere, on every process; an error on one process is raised on all. For
+    awaited work, RunContext (run.context) does the same."""
     outcome = _outcome(work)
     end: ProcessResult[None] = ProcessResult(error=outcome.error)
     _raise_first(world.rank, outcome.error, [o.error for o in world.gather(_portable(end))])
@@ -144,7 +147,7 @@ def agree(world: ProcessGroup, work: Callable[[], T]) -> T:
 
 
 def once(world: ProcessGroup, work: Callable[[], T]) -> T:
-    """`work` on the first process alone; its result, or what it raises, on all."""
+    """Run `work` on the first process alone; its result or error is passed to all processes."""
     outcome = _outcome(work) if world.rank == 0 else ProcessResult()
     outcomes = world.gather(_portable(outcome))
     _raise_first(world.rank, outcome.error, [o.error for o in outcomes])
@@ -152,13 +155,13 @@ def once(world: ProcessGroup, work: Callable[[], T]) -> T:
 
 
 def in_turn(world: ProcessGroup, work: Callable[[], T]) -> T:
-    """`work` on the first process and then on the others: what it leaves in a cache is made once."""
+    """Run `work` on the first process and then on the others, so that cached results are computed only once."""
     made = agree(world, lambda: work() if world.rank == 0 else None)
     return agree(world, lambda: work() if made is None else made)
 
 
 def refuse_unequal(world: ProcessGroup, what: str, value: object) -> None:
-    """Raise ConfigError where `value` is not the same on all processes."""
+    """Raise ConfigError unless `value` is the same on all processes."""
     everywhere = world.gather(value)
     if odd := [rank for rank, found in enumerate(everywhere) if found != everywhere[0]]:
         raise ConfigError(
@@ -168,7 +171,7 @@ def refuse_unequal(world: ProcessGroup, what: str, value: object) -> None:
 
 
 def only_first(world: ProcessGroup, make: Callable[[], T]) -> T:
-    """On the first process what `make` makes; on the others a part that does nothing, whatever is called."""
+    """Return the result of `make` on the first process; on the others an object that ignores every call."""
     return make() if world.rank == 0 else cast(T, _Idle())
 
 
@@ -194,8 +197,8 @@ def _outcome(work: Callable[[], T]) -> ProcessResult[T]:
 
 
 def _raise_first(rank: int, own: BaseException | None, errors: Sequence[BaseException | None]) -> None:
-    """Raise the error that counts: a stop request before all, and who was merely interrupted does not know why. The
-    process that has it raises it as it is; a cancellation goes its own way."""
+    """Raise the decisive error: a stop request comes first, and _Interrupted last, because it does not know the reason.
+    The process with the error raises the original object; a cancellation is always raised unchanged."""
     if isinstance(own, asyncio.CancelledError):
         raise own
     ranked = [(_rank_of(e), r, e) for r, e in enumerate(errors) if e is not None]
@@ -209,7 +212,7 @@ def _rank_of(error: BaseException) -> int:
 
 
 def _portable(outcome: ProcessResult[T]) -> ProcessResult[T]:
-    """As another process can read it: an error that does not survive the journey by its text."""
+    """Make an outcome picklable: an error that cannot be pickled is replaced by its text."""
     error = outcome.error
     if error is None:
         return outcome
@@ -223,7 +226,7 @@ def _portable(outcome: ProcessResult[T]) -> ProcessResult[T]:
 
 
 async def _to_its_end(work: Coroutine[Any, Any, T]) -> T:
-    """The result of `work`. A cancellation waits for the next await."""
+    """Return the result of `work`. A cancellation is postponed to the next await."""
     running, cancelled = asyncio.ensure_future(work), False
     while not running.done():
         try:

@@ -1,9 +1,9 @@
 """Several processes as one ProcessGroup, on torch.distributed, started by `accelerate launch`, torchrun or SLURM.
 
-    values     pickled, over gloo, in a group of their own
+    values     pickled, over gloo, in a separate group
     tensors    in flat buckets, over gloo on a CPU, over NCCL on GPUs
 
-Who waits for the others looks about while it does: it raises ProcessError as soon as one of them is lost (Heartbeat).
+A process that waits for others keeps watching them and raises ProcessError as soon as one is lost (Heartbeat).
 """
 
 from __future__ import annotations
@@ -34,29 +34,28 @@ from agentgrpo.core.untrusted import printable
 from agentgrpo.training.process_group import Alone, ProcessGroup, Stop
 from agentgrpo.training.sharding import is_sharded
 
-# --- Signs of life: every process tells the others what it is at, and notices when one of them is lost.
+# --- Signs of life: every process reports its state to the others, and notices when one of them is lost.
 #
-#     beat by a thread of its own --store--> everybody's signs --judge--> None, or who is lost, and in which phase
+#     beat by a separate thread --store--> all processes' signs --judge--> None, or which one is lost, in which phase
 #
-# A process is lost where its signs stay away (killed, frozen, cut off), where its main thread neither computes nor
-# waits for another process (a deadlock), and where all wait for one another. Working long is no reason: nobody is
-# rushed.
+# A process is lost if its signs stop (killed, frozen, cut off), if its main thread neither computes nor waits for
+# another process (a deadlock), or if all processes wait for one another. Long computations have no time limit.
 
 LEAVE_S = 5.0
-"""Seconds that a process has to leave in good order once another one is lost; then it is ended."""
+"""Seconds that a process has for an orderly exit once another one is lost; then it is killed."""
 DONE = "done"
 
 
 class Sign(NamedTuple):
-    """What a process says of itself."""
+    """A process's report on itself."""
 
     beat: int = 0
     joined: int = 0
-    """Collectives it has gone through."""
+    """Number of collectives it has completed."""
     waiting: bool = False
-    """It is in one now."""
+    """It is in a collective now."""
     idle_s: float = 0.0
-    """How long its main thread has used no CPU without waiting for the others."""
+    """Seconds for which its main thread has used no CPU without waiting for other processes."""
     phase: str = ""
     stop: str = ""
     """The signal that asked it to stop."""
@@ -65,7 +64,7 @@ class Sign(NamedTuple):
 
 
 class Judge:
-    """Who is lost, from everybody's signs and the times at which they came in."""
+    """Decides which process is lost, from the signs of all processes and their arrival times."""
 
     def __init__(self, *, rank: int, size: int, timeout_s: float, now: float) -> None:
         self._rank, self._size, self._timeout_s = rank, size, timeout_s
@@ -82,7 +81,7 @@ class Judge:
         self.signs = list(signs)
 
     def verdict(self, now: float) -> str | None:
-        """Why this process cannot go on; None = it can."""
+        """Return why this process cannot continue; None if it can."""
         for rank, sign in enumerate(self.signs):
             if rank != self._rank and sign.end not in ("", DONE):
                 return f"{self._name(rank)} and has ended: {sign.end}"
@@ -97,7 +96,7 @@ class Judge:
         return None
 
     def silent(self, now: float, seconds: float) -> str | None:
-        """The first of the others that has not been heard for `seconds`."""
+        """Return the first other process that has sent no sign for `seconds`."""
         for rank, heard in enumerate(self._beat_at):
             if rank != self._rank and now - heard > seconds and self.signs[rank].end != DONE:
                 return self._name(rank)
@@ -108,7 +107,7 @@ class Judge:
 
 
 class Store(Protocol):
-    """What a torch.distributed store can do."""
+    """The methods of a torch.distributed store that are used here."""
 
     def set(self, key: str, value: str) -> None: ...
 
@@ -116,14 +115,14 @@ class Store(Protocol):
 
 
 class Heartbeat:
-    """Beats until `close`."""
+    """Sends signs of life until `close`."""
 
     def __init__(self, store: Store, *, rank: int, size: int, timeout_s: float) -> None:
         self.phase = ""
         self.stacks: Path | None = None
-        """Directory for the stacks of this process where one is lost."""
+        """Directory for the stack traces of this process if another one is lost."""
         self.error: ProcessError | None = None
-        """Set where a process is lost."""
+        """Set when a process is lost."""
         self.period_s = min(1.0, timeout_s / 10)
         self._store, self._rank, self._size = store, rank, size
         self._keys = [f"agentgrpo/{rank}" for rank in range(size)]
@@ -138,7 +137,8 @@ class Heartbeat:
         self._say()
 
     def start(self) -> None:
-        """Once every process has made its own, or a reader would wait for a sign that is not there."""
+        """Call once every process has created its heartbeat; otherwise a reader would wait for a sign that does not
+        exist."""
         self._thread.start()
 
     def heed(self, stop: Stop) -> None:
@@ -146,7 +146,8 @@ class Heartbeat:
 
     @contextmanager
     def waiting(self) -> Iterator[None]:
-        """This process is in a collective inside the block. Raises ProcessError where another is lost already."""
+        """Mark this process as in a collective inside the block. Raises ProcessError if another process is already
+        lost."""
         self.check()
         self._waiting = True
         try:
@@ -160,7 +161,8 @@ class Heartbeat:
             raise self.error
 
     def blame(self, failure: Exception) -> ProcessError:
-        """The error for a collective that failed: it says who is gone as soon as three beats have shown it."""
+        """Return the error for a failed collective; it names the lost process as soon as three beats have shown which
+        one."""
         reason = f"a collective failed: {failure}"
         for _ in range(5):
             if self.error is not None:
@@ -174,7 +176,7 @@ class Heartbeat:
     def end(self, reason: str) -> None:
         """Tell the others how this process ends: DONE, or its error."""
         self._end = reason
-        with suppress(Exception):  # the store may be gone with the process that kept it
+        with suppress(Exception):  # the store may have ended with its process
             self._say()
 
     def close(self) -> None:
@@ -225,7 +227,7 @@ class Heartbeat:
         return now - self._active_at
 
     def lose(self, reason: str) -> ProcessError:
-        """The run is at its end: this process must leave within LEAVE_S."""
+        """End the run: this process must exit within LEAVE_S."""
         if self.error is None:
             if self.stacks is not None:
                 with suppress(OSError), (self.stacks / f"stacks-rank-{self._rank}.txt").open("w") as file:
@@ -237,25 +239,26 @@ class Heartbeat:
 
 
 def _cpu_seconds(thread: int) -> float | None:
-    """CPU time that a thread of this process has used; None where the system does not tell."""
+    """Return the CPU time used by a thread of this process; None if the system does not report it."""
     clock_of = getattr(time, "pthread_getcpuclockid", None)
     return None if clock_of is None else time.clock_gettime(clock_of(thread))
 
 
 T = TypeVar("T")
 BUCKET_BYTES = 2**26
-"""Of tensors that are added up in one call."""
+"""Maximum size of the tensors that are summed in one call."""
 PATIENCE = timedelta(days=30)
-"""Of a collective by itself: who is lost is for the heartbeat to say."""
+"""Timeout of a collective; lost processes are detected by the heartbeat instead."""
 LAST_RESORT = timedelta(minutes=10)
-"""The same inside of a training step, where no process waits for a longer one's rollout."""
+"""Timeout of a collective inside a training step, where no process waits for another one's rollout."""
 
 
 @contextmanager
 def processes(launch: Launch, *, device: str, timeout_s: float) -> Iterator[ProcessGroup]:
-    """All processes of the launch as a ProcessGroup, inside the block; one process is Alone. timeout_s: without a sign
-    of life for so long a process counts as lost. What leaves the block is told to the others, whom it ends; a process
-    that is left by another raises ProcessError here, and should then end without waiting for anything."""
+    """Provide all processes of the launch as a ProcessGroup inside the block; a single process is Alone. timeout_s: a
+    process without a sign of life for this long counts as lost. An exception that leaves the block is reported to the
+    other processes and ends them. A process whose peer is lost raises ProcessError here, and should then exit without
+    waiting for anything."""
     if launch.size == 1:
         yield Alone()
         return
@@ -270,13 +273,14 @@ def processes(launch: Launch, *, device: str, timeout_s: float) -> Iterator[Proc
 
 
 class Processes:
-    """Made by every process of the launch at about the same time. Raises ConfigError for a device it cannot have."""
+    """Created by every process of the launch at about the same time. Raises ConfigError for a device that is not
+    available."""
 
     def __init__(self, launch: Launch, *, device: str, timeout_s: float) -> None:
         if device not in ("cpu", "cuda"):
             raise ConfigError(
-                f"hardware.device={device} of {launch.size} processes; allowed are cpu and cuda, of which "
-                "each takes its own"
+                f"hardware.device={device} of {launch.size} processes; allowed are cpu and cuda, with "
+                "one GPU per process"
             )
         if device == "cuda" and torch.cuda.device_count() <= launch.local_rank:
             raise ConfigError(
@@ -285,7 +289,7 @@ class Processes:
             )
         on_cpu = device == "cpu"
         os.environ |= launch.variables()
-        os.environ.setdefault("OMP_NUM_THREADS", "1")  # or accelerate sets compute threads; hardware.threads does
+        os.environ.setdefault("OMP_NUM_THREADS", "1")  # keeps accelerate from setting compute threads
         PartialState(
             cpu=on_cpu,
             backend="gloo" if on_cpu else "cpu:gloo,cuda:nccl",
@@ -294,7 +298,7 @@ class Processes:
         self.rank, self.size = launch.rank, launch.size
         self._values: Any = dist.new_group(backend="gloo", timeout=PATIENCE)
         self._exchanged: Any = dist.new_group(backend="gloo", timeout=PATIENCE)
-        self._tensors: Any = self._values if on_cpu else None  # None = all, over NCCL
+        self._tensors: Any = self._values if on_cpu else None  # None = the default group, over NCCL
         self._heartbeat = Heartbeat(_own_store(timeout_s), rank=self.rank, size=self.size, timeout_s=timeout_s)
         dist.barrier(self._values)
         self._heartbeat.start()
@@ -341,7 +345,7 @@ class Processes:
                 pause = min(2 * pause, 0.02)
 
     def _all(self, value: T, group: Any) -> Generator[Any, None, list[tuple[str, T]]]:
-        """Everybody's phase and value; yields what is to be waited for."""
+        """Return the phase and value of every process; yields the operations to wait for."""
         data = torch.frombuffer(bytearray(pickle.dumps((self.phase, value))), dtype=torch.uint8)
         sizes = [torch.zeros(1, dtype=torch.int64) for _ in range(self.size)]
         yield dist.all_gather(sizes, torch.tensor([len(data)]), group=group, async_op=True)
@@ -351,7 +355,7 @@ class Processes:
         padded[: len(data)] = data
         yield dist.all_gather(rows, padded, group=group, async_op=True)
         texts = [row[: int(n)].numpy().tobytes() for row, n in zip(rows, sizes, strict=True)]
-        return [(self.phase, value) if r == self.rank else pickle.loads(t) for r, t in enumerate(texts)]  # our own kind
+        return [(self.phase, value) if r == self.rank else pickle.loads(t) for r, t in enumerate(texts)]  # our own data
 
     @torch.no_grad()
     def add_up(self, tensors: Sequence[Tensor]) -> None:
@@ -363,23 +367,23 @@ class Processes:
                 tensor.copy_(part.view_as(tensor))
 
     def explain(self, error: BaseException) -> BaseException:
-        """The error itself, or for a collective of torch's own that failed, who is lost."""
+        """Return the error itself or, for a failed collective of torch, an error that names the lost process."""
         if isinstance(error, RuntimeError) and re.search("gloo|nccl", str(error), re.IGNORECASE):
             return self._heartbeat.blame(error)
         return error
 
     def leave(self, reason: str) -> None:
-        """Tell the others, and once all are done, close the connections. With a reason other than DONE nobody is waited
-        for: the others may be anywhere."""
+        """Tell the others and, once all are done, close the connections. With a reason other than DONE it waits for no
+        process, because the others may be in any state."""
         self._heartbeat.end(reason)
         if reason == DONE:
             self._join(dist.barrier(self._values, async_op=True))
-        if self._heartbeat.error is None:  # or connections might never close, and the heartbeat must see to the end
+        if self._heartbeat.error is None:  # else closing may hang, and the heartbeat must force the exit
             self._heartbeat.close()
             dist.destroy_process_group()
 
     def _join(self, work: Any) -> None:
-        """Wait for a collective, looking about. Raises ProcessError."""
+        """Wait for a collective while watching the other processes. Raises ProcessError."""
         pause = 2e-5
         with self._heartbeat.waiting():
             while not self._has_come(work):
@@ -387,7 +391,7 @@ class Processes:
                 pause = min(2 * pause, 5e-3)
 
     def _has_come(self, work: Any) -> bool:
-        """Raises ProcessError where it never will."""
+        """Return whether the collective is complete. Raises ProcessError if it never will be."""
         self._heartbeat.check()
         try:
             if not work.is_completed():
@@ -399,12 +403,12 @@ class Processes:
 
 
 def _tick(loop: asyncio.AbstractEventLoop) -> None:
-    """An event loop that has nothing to do must not look as if it stood still."""
+    """Wake an idle event loop every second, so that it does not look like a deadlock."""
     loop.call_later(1.0, _tick, loop)
 
 
 def _buckets(tensors: Sequence[Tensor]) -> Iterator[list[Tensor]]:
-    """Neighbours of one dtype and device, up to BUCKET_BYTES (or one tensor) in one."""
+    """Group neighbouring tensors of one dtype and device, up to BUCKET_BYTES (or a single larger tensor) per bucket."""
     bucket: list[Tensor] = []
     room = 0
     for t in tensors:
@@ -418,7 +422,7 @@ def _buckets(tensors: Sequence[Tensor]) -> Iterator[list[Tensor]]:
 
 
 def _own_store(timeout_s: float) -> Any:
-    """A connection for the heartbeat alone to the store through which the processes found each other."""
+    """Return a separate connection for the heartbeat to the store through which the processes found each other."""
     store: Any = dist.distributed_c10d._get_default_store()
     while hasattr(store, "underlying_store"):
         store = store.underlying_store

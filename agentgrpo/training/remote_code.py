@@ -1,7 +1,7 @@
-"""Models that bring Python files of their own, which run only where the user has trusted that very commit.
+"""Models that bring their own Python files, which run only if the user has trusted exactly that commit.
 
-A checkpoint of such a model is weights to us and nothing else: classes, configuration and tokenizer come from the
-trusted folder, so that no file that was put into a run directory is ever run.
+A checkpoint of such a model supplies only weights: classes, configuration and tokenizer come from the trusted folder,
+so that code placed in a run directory is never run.
 """
 
 from __future__ import annotations
@@ -22,36 +22,36 @@ _FILES = ("config.json", "tokenizer_config.json")
 
 
 def trusted_class(code: Path) -> Any:
-    """What makes the model: its own class from `code`, or transformers' where it needs none. Raises ConfigError for
-    code that would come from elsewhere."""
+    """Return the class that creates the model: its own class from `code`, or transformers' class if it has none. Raises
+    ConfigError for code that would come from elsewhere."""
     _refuse_elsewhere(code)
     own = _own_class(code)
     return AutoModelForCausalLM if own is None else get_class_from_dynamic_module(own, code)
 
 
 def trusted_options(code: Path | None) -> dict[str, Any]:
-    """Keywords of from_pretrained."""
+    """Return the keyword arguments for from_pretrained."""
     return {} if code is None else {"config": trusted_config(code)}
 
 
 def trusted_config(code: Path) -> Any:
-    """The configuration in `code`, whose class may be its own. Raises ConfigError for code that would come from
-    elsewhere, before any is run, and for a folder that has none."""
+    """Return the configuration in `code`, whose class may come from the same folder. Raises ConfigError for code that
+    would come from elsewhere, before any code is run, and for a folder without a configuration."""
     _refuse_elsewhere(code)
     with loaded(code):
         return AutoConfig.from_pretrained(code, trust_remote_code=True)
 
 
 def plain_config(folder: Path) -> Any:
-    """The configuration in a folder none of whose code is run. Raises ConfigError where it needs some."""
+    """Return the configuration in a folder without running its code. Raises ConfigError if it needs its own code."""
     with loaded(folder):
         return AutoConfig.from_pretrained(folder, trust_remote_code=False, local_files_only=True)
 
 
 @contextmanager
 def loaded(folder: Path, key: str = "model.path", passing: tuple[type[Exception], ...] = ()) -> Iterator[None]:
-    """What transformers says of a folder that it cannot load, as a ConfigError of the setting `key`; but for errors of
-    the kinds `passing`."""
+    """Convert errors of transformers about an unloadable folder into a ConfigError that names the setting `key`;
+    exceptions of the types `passing` pass through."""
     try:
         refuse_endless_layers(folder)
         refuse_outer_weights(folder)
@@ -60,7 +60,7 @@ def loaded(folder: Path, key: str = "model.path", passing: tuple[type[Exception]
         raise
     except passing:
         raise
-    except Exception as e:  # it expects the files of a model, and raises whatever comes
+    except Exception as e:  # transformers raises any exception if the files are not those of a model
         reason = next(iter(str(e).splitlines()), "") or type(e).__name__
         if "trust_remote_code" in str(e):
             reason = "it brings Python code of its own, which is not run here; give a model of transformers' own kinds"

@@ -1,10 +1,10 @@
-"""FSDP2: every process holds its share of the decoder layers' weights, gradients and optimizer state.
+"""FSDP2: every process holds a share of the decoder layers' weights, gradients and optimizer state.
 
-    forward, backward   a layer's weights are gathered for as long as it computes
-    gradients           summed over the processes, each of which keeps its share
-    all other weights   whole everywhere, for their gradients are written by hand; the ProcessGroup adds these up
+    forward, backward   a layer's weights are gathered while it computes
+    gradients           summed over the processes; each process keeps its share
+    all other weights   replicated, because their gradients are computed by hand; the ProcessGroup adds these up
 
-A sharded tensor is a DTensor; everything here takes a plain one just as well, and then does nothing.
+A sharded tensor is a DTensor. Every function here also accepts a plain tensor and then leaves it as it is.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ from agentgrpo.engines.kernels.last_layer import decoder_layers
 
 
 def shard(model: PreTrainedModel, size: int) -> None:
-    """Share out the decoder layers of `model` among `size` processes, in place, all of which call this with equal
-    weights. Raises ConfigError for a model whose layers are not where transformers has them."""
+    """Shard the decoder layers of `model` among `size` processes, in place. All processes call this with equal weights.
+    Raises ConfigError if the model's layers are not at the usual place in transformers."""
     layers = decoder_layers(model)
     if layers is None:
         raise ConfigError(
@@ -36,7 +36,7 @@ def shard(model: PreTrainedModel, size: int) -> None:
     others = {*model.parameters()} - {*layers.parameters()}
     for module in (*layers, model.base_model):
         sharded: FSDPModule = fully_shard(module, mesh=mesh, ignored_params=others)
-        # A mini-batch's loss is a sum over its micro-batches, wherever they are computed.
+        # A mini-batch's loss is a sum over its micro-batches, on whichever process they run.
         sharded.set_gradient_divide_factor(1.0)
         sharded.set_force_sum_reduction_for_comms(True)  # gloo has no sum with a factor
 
@@ -46,13 +46,13 @@ def is_sharded(tensor: Tensor) -> bool:
 
 
 def by_sharding(tensors: Iterable[Tensor]) -> tuple[list[Tensor], list[Tensor]]:
-    """(plain ones, sharded ones): no operation takes both at once."""
+    """Return (plain tensors, sharded tensors), because no operation takes both at once."""
     found = list(tensors)
     return [t for t in found if not is_sharded(t)], [t for t in found if is_sharded(t)]
 
 
 def norm(tensors: Iterable[Tensor]) -> float:
-    """The 2-norm of all tensors together, to float32 or better. Of sharded ones a collective."""
+    """Return the 2-norm of all tensors together, in float32 or better. A collective if tensors are sharded."""
     plain, sharded = by_sharding(tensors)
     found = _norm(plain) if plain else torch.zeros(())
     if sharded:
@@ -63,20 +63,20 @@ def norm(tensors: Iterable[Tensor]) -> float:
 
 
 def _norm(tensors: Sequence[Tensor]) -> Tensor:
-    # By itself the norm of a half-precision tensor has half precision.
+    # By default the norm of a half-precision tensor has half precision.
     norms = [torch.linalg.vector_norm(t, dtype=torch.promote_types(t.dtype, torch.float32)) for t in tensors]
     together: Tensor = torch.linalg.vector_norm(torch.stack(norms))
     return together
 
 
 def whole(tensor: Tensor) -> Tensor:
-    """All of it. Of a sharded tensor a collective."""
+    """Return the full tensor. A collective if it is sharded."""
     return tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
 
 
 @torch.no_grad()
 def fill(tensor: Tensor, values: Tensor) -> None:
-    """Write `values`, all of them, into a tensor; each process into its share. Every process has the same values."""
+    """Write the full `values` into a tensor; each process writes its share. Every process has the same values."""
     if isinstance(tensor, DTensor):
         given = values.to(tensor.device)
         values = distribute_tensor(given, tensor.device_mesh, tensor.placements, src_data_rank=None)
@@ -85,8 +85,8 @@ def fill(tensor: Tensor, values: Tensor) -> None:
 
 @torch.no_grad()
 def gathered(tensors: Mapping[str, Tensor], *, keep: bool) -> dict[str, Tensor]:
-    """All of every tensor, what is sharded in main memory; nothing where it is not to be kept. Of sharded ones a
-    collective."""
+    """Return every tensor in full, sharded ones in main memory; {} if `keep` is false. A collective if tensors are
+    sharded."""
     found: dict[str, Tensor] = {}
     for name, tensor in tensors.items():
         everything = whole(tensor)

@@ -1,8 +1,8 @@
-"""Supervised training for a start: weighted next-token prediction over written-out episodes.
+"""Supervised training for a warm start: weighted next-token prediction over complete episodes.
 
-Rows of about the same length are padded on the right and go through the model's own causal forward, without a mask: no
-real token can see the padding. (Measured against the packed forward of `attention`: rows of one bucket share no prompt
-and little padding is left, so packing only adds its gathers.)
+Rows of similar length are padded on the right and go through the model's own causal forward without a mask, because no
+real token can see the padding. (Measured against the packed forward of `attention`: the rows of a bucket share no
+prompt and little padding is left, so packing only adds its gathers.)
 """
 
 from __future__ import annotations
@@ -21,20 +21,20 @@ from agentgrpo.training.optimizer import Muon
 from agentgrpo.training.policy import Policy
 
 BUCKET_JITTER = 8
-"""Tokens by which a row's length is blurred before rows are sorted, so that batches mix lengths a little."""
+"""Tokens by which row lengths are randomly perturbed before sorting, so that batches mix lengths a little."""
 AVERAGED_STEPS = 20
-"""The final loss is the mean over so many last steps."""
+"""Number of last steps over which the final loss is averaged."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WeightedSample:
-    """A written-out episode, or one context of several. weights[i] >= 0 weighs -log p(token_ids[i] | token_ids[:i]);
-    0 = no loss on that token. Nothing precedes the first token, so its weight is not used."""
+    """A complete episode, or one context of several. weights[i] >= 0 weighs -log p(token_ids[i] | token_ids[:i]); 0 =
+    no loss on that token. The weight of the first token is not used, because nothing precedes it."""
 
     token_ids: tuple[int, ...]
     weights: tuple[float, ...]
     phase: int = 0
-    """All samples of a lower phase come before it."""
+    """Samples of lower phases come first."""
 
     def __post_init__(self) -> None:
         if len(self.token_ids) != len(self.weights):
@@ -47,7 +47,7 @@ class WeightedSample:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SupervisedStep:
-    """What `on_step` is told after each step."""
+    """The argument of `on_step` after each step."""
 
     step: int
     total_steps: int
@@ -80,13 +80,13 @@ def train_supervised(
     max_grad_norm: float = 1.0,
     on_step: Callable[[SupervisedStep], None] | None = None,
 ) -> SupervisedMetrics:
-    """`epochs` times all samples, phase after phase, a function of weights, samples and `seed` alone.
+    """Train `epochs` times on all samples, phase after phase; a function of weights, samples and `seed` alone.
 
-    Muon (`muon_lr`) for the hidden matrices, AdamW (`lr`) for embeddings and norms; with muon_lr=None AdamW for all,
-    as a trained model takes it. What is frozen stays. Both rates rise over
-    `warmup_steps`, stay, and fall linearly to 0 over the last `decay_fraction` of the steps. tokens_per_batch: rows
-    times the longest row. Samples without a weighted token are left out. Raises DataError where none is left,
-    TrainingError naming the step for a loss or gradient norm that is not finite (that step is not taken).
+    Muon (`muon_lr`) trains the hidden matrices, AdamW (`lr`) embeddings and norms; with muon_lr=None AdamW trains
+    everything, as suits a model that is already trained. Frozen parameters stay frozen. Both rates rise over
+    `warmup_steps`, stay constant, and fall linearly to 0 over the last `decay_fraction` of the steps. tokens_per_batch:
+    rows times the longest row. Samples without a weighted token are left out. Raises DataError if no sample is left,
+    and TrainingError naming the step for a loss or gradient norm that is not finite (that step is not taken).
     """
     _check(tokens_per_batch, lr, muon_lr, epochs, warmup_steps, decay_fraction, max_grad_norm)
     used = [s for s in samples if any(s.weights[1:])]
@@ -134,7 +134,7 @@ def _step(
     if not (loss.isfinite() and norm.isfinite()):
         policy.model.zero_grad()
         raise TrainingError(
-            f"supervised step {step}: loss {loss.item()}, gradient norm {norm.item()}; only finite ones"
+            f"supervised step {step}: loss {loss.item()}, gradient norm {norm.item()}; both must be finite"
         )
     for optimizer in optimizers:
         for group in optimizer.param_groups:
@@ -145,7 +145,7 @@ def _step(
 
 
 def _loss(policy: Policy, batch: Sequence[WeightedSample]) -> Tensor:
-    """sum(w * nll) / sum(w) over the batch; the head is applied at weighted positions only."""
+    """sum(w * nll) / sum(w) over the batch; the head is applied only at positions with a weight."""
     longest = max(len(s.token_ids) for s in batch)
     ids = torch.tensor([(*s.token_ids, *(0,) * (longest - len(s.token_ids))) for s in batch], device=policy.device)
     weights = torch.tensor([(*s.weights, *(0.0,) * (longest - len(s.weights))) for s in batch], device=policy.device)
@@ -161,7 +161,7 @@ def _loss(policy: Policy, batch: Sequence[WeightedSample]) -> Tensor:
 def _bucketed(
     samples: Sequence[WeightedSample], tokens_per_batch: int, rng: random.Random
 ) -> list[list[WeightedSample]]:
-    """Batches of similar lengths with at most `tokens_per_batch` padded tokens, in random order."""
+    """Return batches of similar lengths with at most `tokens_per_batch` padded tokens, in random order."""
     blurred = [(len(s.token_ids) + rng.random() * BUCKET_JITTER, i) for i, s in enumerate(samples)]
     batches: list[list[WeightedSample]] = []
     longest = 0

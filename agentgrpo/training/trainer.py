@@ -3,7 +3,7 @@
     samples --pack--> micro-batches --forward--> hidden states at loss tokens --head, in chunks--> token losses
             --backward--> gradients --check, clip, step--> new weights
 
-An update is atomic: if it is refused or fails, weights and optimizer are as before, bit for bit, and no gradient stays.
+An update is atomic: if it is refused or fails, weights and optimizer are restored bit for bit, and no gradient remains.
 """
 
 from __future__ import annotations
@@ -36,23 +36,23 @@ from agentgrpo.training.sharding import is_sharded
 from agentgrpo.training.update_metrics import Totals, UpdateMetrics
 
 Guard = Callable[[Mapping[str, float]], None]
-"""(tags of an optimizer step that is about to be taken); raises a TrainingError to refuse it."""
+"""(tags of an optimizer step that is about to be taken); raises a TrainingError to refuse the step."""
 
 
 class Trainer:
-    """`update` takes the samples of one step through `algorithm`.
+    """Performs updates: `update` trains on the samples of one step with `algorithm`.
 
-    reference: frozen weights, given if and only if the algorithm has a KL term (reference.frozen_reference).
-    temperature: that of the rollout; log-probs are those of softmax(logits / temperature), as they were sampled.
+    reference: frozen weights, required if and only if the algorithm has a KL term (reference.frozen_reference).
+    temperature: the rollout's; log-probs are those of softmax(logits / temperature), as they were sampled.
     tokens_per_micro_batch: input tokens of one forward pass, None = `fitting_tokens`. head_chunk_tokens: loss tokens
     whose logits exist at a time, head_chunk_tokens * vocabulary numbers. Neither changes the result beyond rounding.
     mixed_precision: no | bf16 = the products of forward and backward in bfloat16; log-probs, losses, gradients and
-    weights stay as they are. activation_checkpointing: see training.policy.
+    weights keep their dtype. activation_checkpointing: see training.policy.
     total_steps: length of the learning-rate schedule, in updates.
-    clock: shares the time of an update out among pack, forward, backward and optimizer.
-    world: the processes that share each mini-batch's micro-batches; None = this one alone.
-    sampler_differs: the rollout's log-probs are not those of the policy before the update (another engine or precision,
-    older weights), so that the algorithm's correction applies.
+    clock: divides the time of an update among pack, forward, backward and optimizer.
+    world: the processes that share each mini-batch's micro-batches; None = this process alone.
+    sampler_differs: the rollout's log-probs do not come from the policy before the update (another engine or precision,
+    older weights), so the algorithm's correction applies.
     """
 
     def __init__(
@@ -104,12 +104,12 @@ class Trainer:
         self.clock = clock or NoClock()
         self.world = world or Alone()
         self.objective = Objective(algorithm, sampler_differs=sampler_differs)
-        # Every pass through sharded layers is a collective: all processes make the same number of them.
+        # Every pass through sharded layers is a collective, so all processes must run the same number of passes.
         self._torch = TorchSettings.of_run()
         self._in_step = any(map(is_sharded, policy.model.parameters()))
         self._may_recompute = not self._in_step and decoder_layers(policy.model) is not None
         self._forward_precision = partial(autocast, mixed_precision, policy.device)
-        self._forward_precision()  # a name that does not exist is an error of construction
+        self._forward_precision()  # so that an unknown name fails at construction
 
     def update(
         self,
@@ -118,12 +118,12 @@ class Trainer:
         step: int,
         guard: Guard | None = None,
     ) -> UpdateMetrics:
-        """One update, the 0-based `step` of the run: `num_epochs` passes of `mini_batches` optimizer steps.
+        """Run one update, the 0-based `step` of the run: `num_epochs` passes of `mini_batches` optimizer steps.
 
-        samples: all of the step, on every process alike. guard: is told loss, gradient norm and policy metrics of each
-        optimizer step before it is taken, and may raise a TrainingError to refuse the update.
-        A mini-batch without a sample that has a gradient takes no optimizer step; the update counts as a step all the
-        same, with unchanged weights where that holds for all of them. Raises TrainingError naming the step for an
+        samples: all samples of the step, equal on every process. guard: called before each optimizer step with its
+        loss, gradient norm and policy metrics; it may raise a TrainingError to refuse the update.
+        A mini-batch in which no sample has a gradient takes no optimizer step. If this holds for all mini-batches, the
+        weights stay unchanged, but the update still counts as a step. Raises TrainingError naming the step for an
         advantage, rollout log-prob, loss, gradient norm or optimizer state that is not finite.
         """
         _refuse_non_finite_samples(samples, step)
@@ -146,7 +146,8 @@ class Trainer:
         return UpdateMetrics.of(totals, losses, norms, batches, lr=lr, step=step)
 
     def reference_logprobs(self, samples: Sequence[TrainingSample]) -> list[Tensor]:
-        """[its loss tokens] of each sample, in order. Every process scores its share, and all get the same."""
+        """Return the reference log-probs [its loss tokens] of each sample, in order. Each process scores its share, and
+        all processes get all results."""
         assert self.reference is not None
         rank, size, tokens = self.world.rank, self.world.size, self.tokens_per_micro_batch
         batches = pack(samples, tokens_per_batch=tokens, token_weights=token_mean, min_batches=size)
@@ -171,7 +172,7 @@ class Trainer:
             )
 
     def _mini_batch(self, batches: Sequence[PackedBatch], step: int) -> list[MicroBatch]:
-        """This process's share of a mini-batch."""
+        """Return this process's share of a mini-batch."""
         with self.clock.stage(Stage.PACK):
             share = list(batches[self.world.rank :: self.world.size])
             if self._in_step:
@@ -217,13 +218,13 @@ class Trainer:
             return head.score_all(states, batch.targets, support)
 
     def _forward(self, policy: Policy, batch: PackedBatch, *, recompute: bool = False) -> tuple[Tensor, Head]:
-        """The hidden states that predict the batch's targets, and what scores them."""
+        """Return the hidden states that predict the batch's targets, and the head that scores them."""
         with self._forward_precision():
             states = policy.hidden_states(batch, recompute=recompute)
             return states, policy.head(temperature=self.temperature, chunk_tokens=self.head_chunk_tokens)
 
     def _gradient(self, mini_batch: Sequence[MicroBatch], *, stepped: bool) -> Totals:
-        """Leave the gradient of the whole mini-batch in the parameters of every process; returns its totals."""
+        """Compute the gradient of the whole mini-batch in the parameters of every process, and return its totals."""
         own = Totals()
         for micro in mini_batch:
             self._backward(micro, own if micro.batch.samples else Totals(), stepped=stepped)
@@ -234,7 +235,7 @@ class Trainer:
         return Totals.of(totals for totals, _ in everywhere)
 
     def _optimizer_step(self, of_step: Totals, lr: float, where: str, guard: Guard | None) -> float:
-        """Step, unless something is refused; returns the gradient norm."""
+        """Take the optimizer step unless it is refused, and return the gradient norm."""
         if not math.isfinite(of_step.loss):
             raise TrainingError(
                 f"{where}: the loss is {of_step.loss}; only finite losses are stepped; nothing was changed"
@@ -257,16 +258,16 @@ class Trainer:
         return norm
 
     def _recomputes(self, batch: PackedBatch) -> bool:
-        """Where nobody says: what is longer than a micro-batch should be."""
+        """Return whether to recompute activations; by default, for a batch longer than a micro-batch should be."""
         if self.activation_checkpointing is not None:
             return self.activation_checkpointing
         return self._may_recompute and batch.input_ids.numel() > self.tokens_per_micro_batch
 
     def _backward(self, micro: MicroBatch, totals: Totals, *, stepped: bool) -> None:
-        """Add the micro-batch's gradient, and its share of the loss to the totals.
+        """Add the micro-batch's gradient to the parameters, and its share of the loss to the totals.
 
-        The head's gradient is taken chunk by chunk while its logits are there; what remains is the gradient of the
-        hidden states, which goes back through the model in one pass.
+        The gradient of the head is computed chunk by chunk while the logits exist. The remaining gradient of the hidden
+        states is propagated through the model in one pass.
         """
         targets, support = micro.batch.targets, micro.support
         with self.clock.stage(Stage.FORWARD):
@@ -288,17 +289,17 @@ class Trainer:
                 gradient[chunk] = head.backward(of_logprobs, of_entropy)
                 loss += chunk_loss.item() + (0.0 if of_entropy is None else float(of_entropy @ scores.entropy))
         with self.clock.stage(Stage.BACKWARD):
-            if states.requires_grad:  # else nothing but the head is trained
+            if states.requires_grad:  # else only the head is trained
                 torch.autograd.backward(states, gradient)
         totals.losses.append(loss)
 
     @contextmanager
     def _atomic(self) -> Iterator[None]:
-        """Clear all gradients on the way in and out; if the block fails, undo the optimizer steps it has taken."""
+        """Clear all gradients on entry and exit; if the block fails, undo the optimizer steps it has taken."""
         self.optimizer.zero_grad()
         trained = [p for p in self.policy.model.parameters() if p.requires_grad]
         live = [*trained, *self.optimizer.state_tensors().values()]
-        # A single optimizer step is the last thing that happens: there is nothing to undo before it.
+        # If there is only one optimizer step, it comes last, and a failure before it leaves nothing to undo.
         before = [] if self.algorithm.is_on_policy else [x.detach().clone() for x in live]
         try:
             yield
@@ -312,12 +313,12 @@ class Trainer:
 
 
 def _refuse_unused_ids(samples: Sequence[TrainingSample], unused: frozenset[int], step: int) -> None:
-    """Raise TrainingError where a sample trains what no engine samples: an episode that was recorded otherwise."""
+    """Raise TrainingError if a sample trains an id that no engine samples, as in an episode recorded by other means."""
     for sample in samples if unused else ():
         if odd := unused.intersection(compress(sample.token_ids, sample.loss_mask)):
             raise TrainingError(
                 f"step {step}, sample {sample.group_id}/{sample.sample_index}: it trains the id {min(odd)}, which is "
-                "no token of this tokenizer's; only tokens are sampled and trained: leave that episode out"
+                "not a token of this tokenizer; only tokens are sampled and trained: leave that episode out"
             )
 
 

@@ -1,4 +1,4 @@
-"""What an update is measured by: sums while it runs, one row of metrics at its end."""
+"""Metrics of an update: sums during the update, one row of metrics at its end."""
 
 from __future__ import annotations
 
@@ -13,13 +13,14 @@ from agentgrpo.grpo.packing import PackedBatch
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UpdateMetrics:
-    """Of one update. None = not computed, which is not zero: no token was forwarded, or there is no such term."""
+    """Metrics of one update. None means "not computed" rather than zero: no token was forwarded, or the term does not
+    exist."""
 
     loss: float
-    """Mean over the optimizer steps taken; 0.0 where none was."""
+    """Mean over the optimizer steps taken; 0.0 if no step was taken."""
     lr: float
     gradient_norm: float
-    """Before clipping; mean over the optimizer steps taken, 0.0 where none was."""
+    """Before clipping; mean over the optimizer steps taken, 0.0 if no step was taken."""
     kl: float | None
     """Mean of the KL estimate over forwarded loss tokens."""
     entropy: float | None
@@ -27,22 +28,24 @@ class UpdateMetrics:
     clip_fraction: float | None
     """Share of forwarded loss tokens whose gradient the clip removed or bounded."""
     ratio_max: float | None
-    """Largest policy / old probability ratio of a forwarded loss token, or of its sample where the loss uses that."""
+    """Largest policy / old probability ratio of a forwarded loss token, or of its sample if the loss uses sample
+    ratios."""
     logprob_gap_max: float | None
-    """max |trainer - rollout log-prob| of the forwarded loss tokens that this update's own weights have sampled,
-    before any of them changed: engine and trainer should agree."""
+    """max |trainer - rollout log-prob| over the forwarded loss tokens that were sampled from this update's own weights,
+    measured before the weights change: engine and trainer should agree."""
     stale_logprob_gap_max: float | None
-    """The same of those that older weights have sampled: what has been learned since."""
+    """Like `logprob_gap_max`, over tokens that were sampled from older weights: it shows how far the policy has moved
+    since."""
     correction_mean: float | None
-    """Mean weight of forwarded loss tokens that makes up for a sampler other than the trainer."""
+    """Mean correction weight of the forwarded loss tokens, for a sampler other than the trainer."""
     correction_clipped_fraction: float | None
-    """Share of forwarded loss tokens whose weight the cap changed."""
+    """Share of forwarded loss tokens whose weight was changed by the cap."""
     staleness_max: int | None
-    """Updates that the oldest forwarded sample's weights are behind."""
+    """Number of updates by which the weights of the oldest forwarded sample lag behind."""
     tokens_trained: int
-    """Loss tokens forwarded per pass; those of skipped zero-advantage samples are not among them."""
+    """Loss tokens forwarded per pass, without those of skipped zero-advantage samples."""
     tokens_forwarded: int
-    """Input tokens forwarded per pass, each shared prompt once per micro-batch."""
+    """Input tokens forwarded per pass; each shared prompt counts once per micro-batch."""
     optimizer_steps: int
 
     @staticmethod
@@ -55,7 +58,8 @@ class UpdateMetrics:
         lr: float,
         step: int,
     ) -> UpdateMetrics:
-        """losses, gradient_norms: of the optimizer steps. batches: of one pass, all processes' alike."""
+        """Compute the metrics. losses, gradient_norms: one per optimizer step. batches: those of a single pass, over
+        all processes."""
         n, steps = totals.num_tokens, len(losses)
         versions = [s.policy_version for b in batches for s in b.samples if s.policy_version is not None]
         return UpdateMetrics(
@@ -77,7 +81,7 @@ class UpdateMetrics:
         )
 
     def tags(self) -> dict[str, float]:
-        """By metric tag; what was not computed is absent."""
+        """Return the metrics by tag, without those that were not computed."""
         values = {
             "loss": self.loss,
             "lr": self.lr,
@@ -100,10 +104,10 @@ class UpdateMetrics:
 
 @dataclass(slots=True, kw_only=True)
 class Totals:
-    """Sums over forwarded loss tokens; None where nothing was added."""
+    """Sums over forwarded loss tokens; None if nothing was added."""
 
     losses: list[float] = field(default_factory=list)
-    """The shares of the loss, one per micro-batch."""
+    """One share of the loss per micro-batch."""
     num_tokens: int = 0
     kl: float | None = None
     entropy: float = 0.0
@@ -131,7 +135,7 @@ class Totals:
         self.capped += other.capped
 
     def see_gaps(self, gaps: Tensor, fresh: Tensor | None) -> None:
-        """gaps: [m] of some tokens. fresh: [m] bool, see MicroBatch."""
+        """Include the log-prob gaps of some tokens in the maxima. gaps: [m]. fresh: [m] bool, see MicroBatch."""
         if fresh is None:
             self.logprob_gap_max = _max(self.logprob_gap_max, float(gaps.max()))
             return
@@ -149,11 +153,11 @@ class Totals:
         return total
 
     def per_token(self, total: float | None) -> float | None:
-        """A sum over tokens as their mean; None where it was not computed."""
+        """Return a sum over tokens as the mean per token; None if it was not computed."""
         return total / self.num_tokens if self.num_tokens and total is not None else None
 
     def guarded(self, gradient_norm: float) -> dict[str, float]:
-        """Tags of one optimizer step, before it is taken; what was not computed is absent."""
+        """Return the tags of one optimizer step before it is taken, without those that were not computed."""
         values = {
             "loss": self.loss,
             "gradients/norm": gradient_norm,

@@ -1,4 +1,4 @@
-"""What is trained, as files for engines that sample elsewhere."""
+"""The trained weights as files, for engines that sample in other processes."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ SHARDS = ("model-00001-of-00002.safetensors", "model-00002-of-00002.safetensors"
 
 
 class PolicyFiles:
-    """The WeightFiles of `policy`, on every process of `world`."""
+    """Implements WeightFiles for `policy`, on every process of `world`."""
 
     def __init__(self, policy: Policy, world: ProcessGroup) -> None:
         self._policy, self._world = policy, world
         self.is_adapter, self.device = has_adapter(policy.model), policy.model.device
 
     def write(self, folder: Path) -> str:
-        """Of a sharded policy a collective. Raises StorageError, on every process."""
+        """Write the weights. A collective if the policy is sharded. Raises StorageError on every process."""
         model = self._policy.model
         trained = adapter_tensors(model) if self.is_adapter else model.state_dict()
         weights = gathered(trained, keep=self._world.rank == 0)
@@ -38,14 +38,14 @@ class PolicyFiles:
 
     def _written(self, folder: Path, weights: dict[str, Tensor]) -> str:
         with atomic_directory(folder) as directory:
-            self._policy.save(directory, dict(weights))  # transformers empties what it is given
+            self._policy.save(directory, dict(weights))  # transformers empties the dict
             if not self.is_adapter:
                 self._untie(directory, weights)
         return sha256((folder / MANIFEST).read_bytes()).hexdigest()
 
     def _untie(self, directory: Path, weights: dict[str, Tensor]) -> None:
-        """Where output embeddings are the input's, write them as a tensor of their own: a server that packs them for
-        its kernels has packed a copy, and takes it from the files or not at all."""
+        """Write tied output embeddings as a separate tensor: a server that packs them for its kernels has packed a
+        copy, which is updated only if the files contain the tensor."""
         model = self._policy.model
         name = next(f"{n}.weight" for n, m in model.named_modules() if m is model.get_output_embeddings())
         index = directory / INDEX
@@ -67,7 +67,7 @@ class PolicyFiles:
 
 
 def _untied(config: Any) -> Any:
-    """A model's config.json, at every depth."""
+    """Return a model's config.json with tie_word_embeddings=false at every depth."""
     if not isinstance(config, dict):
         return config
     return {k: False if k == "tie_word_embeddings" else _untied(v) for k, v in config.items()}

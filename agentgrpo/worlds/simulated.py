@@ -1,6 +1,6 @@
-"""Stand-ins for demonstrations: what a costly tool would answer, worked out in this process where that is certain.
+"""Stand-ins for costly tools: they compute the tool's result in this process if it is certain.
 
-For demonstrations alone, of which a warm start makes thousands: whatever a policy calls is the real tool."""
+They serve only demonstrations, of which a warm start makes thousands; a policy always calls the real tool."""
 
 from __future__ import annotations
 

@@ -96,5 +96,5 @@ def test_from_python_with_code_of_ones_own(desk: Path) -> None:
 def test_a_class_that_pays_nothing_is_told_so_before_it_runs(desk: Path, capsys: pytest.CaptureFixture[str]) -> None:
     words = ["train", f"environment={__name__}:Plain", "model.path=M", "task.questions=q.jsonl", *SMALL]
     assert main([*words, "run.dir=r"]) == 2
-    assert "says nowhere what an attempt was worth" in capsys.readouterr().err
+    assert "reports no value of an attempt" in capsys.readouterr().err
     assert main([*words, "run.dir=s", "reward=correctness"]) == 0

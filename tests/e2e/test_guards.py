@@ -263,7 +263,7 @@ def test_no_checkpoint_is_made_of_what_is_not_finite(
     monkeypatch.setattr(training, "refuse_stale_weights", blind)  # it would be the first to see damaged weights
     run_dir = train(*SHORT, code=6)
     suffix = ".exp_avg" if place == "moments" else ""
-    assert last_error(capsys) == f"agentgrpo: step 1: {name}{suffix} is not finite; no checkpoint is made of it"
+    assert last_error(capsys) == f"agentgrpo: step 1: {name}{suffix} is not finite; no checkpoint is written"
     assert sorted(p.name for p in (run_dir / "checkpoints").iterdir()) == ["step-000000"]
     monkeypatch.undo()
     assert main(["resume", str(run_dir)]) == 0

@@ -78,7 +78,7 @@ def test_a_model_that_does_not_know_the_tags_is_told_them_and_refused_where_that
     else:
         told = ["model.describe_tools=true"]
     assert main(["train", *own(folder, start, tmp_path / "run"), *SHORT, *told]) == 2
-    assert re.search(r"opens with \d{3,4} tokens, and the engine holds 512: none is left", capsys.readouterr().err)
+    assert re.search(r"opens with \d{3,4} tokens, and the engine holds 512: no room is left", capsys.readouterr().err)
 
 
 @pytest.mark.parametrize(
@@ -110,8 +110,8 @@ def test_everything_that_a_small_task_set_lacks_is_said_at_once(
     assert main(["train", *own(folder, start, tmp_path / "run"), *settings]) == 2
     assert capsys.readouterr().err.endswith(
         "task=jsonl is too small for this run: it has 3 training tasks, fewer than rollout.tasks_per_step=4; an empty "
-        "split 'test' (run.final_eval=false does without); an empty split 'dev' (run.eval_every=0 does without). Give "
-        "it more, or change that\n"
+        "split 'test' (run.final_eval=false does without); an empty split 'dev' (run.eval_every=0 does without). Add "
+        "tasks, or change these settings\n"
     )
 
 

@@ -56,7 +56,7 @@ async def test_the_oracle_says_what_the_demonstrator_does() -> None:
     [task] = dataset.split("test")[:1]
     found = engine(oracle=ideal_of(dataset, RENDERER))
     assert await said(found, task.id, 0) == dataset.oracle(task).act("x")
-    with pytest.raises(ConfigError, match="the task nobody is none of the task set's"):
+    with pytest.raises(ConfigError, match="the task nobody is not in the task set"):
         await said(found, "nobody", 0)
 
 

@@ -252,8 +252,8 @@ async def test_a_cancelled_episode_cancels_its_queries() -> None:
         ({"evidence_plateau_min_gain": -0.1}, "environment.evidence_plateau_min_gain -0.1: 0.0 or more"),
         ({"top_k": 30}, r"environment.rerank_candidates 20: at least top_k \(30\) is allowed"),
         ({"tags": {"serch": "x"}}, "Did you mean 'search'"),
-        ({"retrievers": {}}, "retrievers none: vdb, and web beside it, are allowed"),
-        ({"retrievers": {"vdb": None, "bing": None}}, "retrievers vdb, bing: vdb, and web"),
+        ({"retrievers": {}}, "retrievers none: vdb is needed, and only web is allowed"),
+        ({"retrievers": {"vdb": None, "bing": None}}, "retrievers vdb, bing: vdb is needed"),
     ],
 )
 def test_values_out_of_range_are_refused(options: dict[str, object], message: str) -> None:

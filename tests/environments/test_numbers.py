@@ -38,7 +38,7 @@ UNSAID = "a reward term reads environment.reward, and the environment "
 """Where None says that there is no reward, and a text that it is the answer."""
 NONE: Mapping[str, str] = {
     "score": "",
-    "term": f"reward term {HERE}:term returned None, which is no verdict",
+    "term": f"reward term {HERE}:term returned None instead of a score",
     **dict.fromkeys(["get_reward", "attribute", "program"], UNSAID),
 }
 """Where None is no number that is wrong, but no verdict -> what is said of it."""

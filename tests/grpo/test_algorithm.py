@@ -224,7 +224,7 @@ def test_what_follows_from_the_values() -> None:
             {"loss_args": {"clip_hihg": 0.2}},
             "loss=clipped takes clip_low, clip_high, clip_dual. Did",
         ),
-        ({"loss_args": {"clip_hihg": 0.2}}, "? Leave out that of a preset by ~algorithm.loss_args.clip_hihg"),
+        ({"loss_args": {"clip_hihg": 0.2}}, "? To drop a preset's key, write ~algorithm.loss_args.clip_hihg"),
         ({"advantage_args": {"eps": 0.2}}, "algorithm.advantage_args.eps; advantage=group_zscore takes none. Leave"),
         ({"loss": "sapo", "loss_args": {"temperature_negative": 0.0}}, "algorithm.loss_args.temperature_negative=0.0"),
         ({"loss": "vespo", "loss_args": {"lambda_positive": float("nan")}}, "loss_args.lambda_positive=nan; a finite"),
@@ -386,9 +386,9 @@ def test_an_advantage_of_your_own() -> None:
     ("found", "message"),
     [
         ([[1.0, 2.0]], r"gave \[2\] advantages for groups of \[3\] episodes; one for each is needed"),
-        ([[1.0, 0.0, 2.0]], r"gave 0.0 for a reward of None; a finite number is needed, and None where the reward is"),
-        ([[1.0, None, float("nan")]], "gave nan for a reward of 1.0; a finite number is needed"),
-        ([[1.0, None, None]], "gave None for a reward of 1.0; a finite number is needed"),
+        ([[1.0, 0.0, 2.0]], r"gave 0.0 for a reward of None; give a finite number for each reward, and None if"),
+        ([[1.0, None, float("nan")]], "gave nan for a reward of 1.0; give a finite number for each reward"),
+        ([[1.0, None, None]], "gave None for a reward of 1.0; give a finite number for each reward"),
     ],
 )
 def test_an_advantage_of_your_own_that_does_not_fit(found: list[list[float | None]], message: str) -> None:

@@ -190,7 +190,7 @@ def test_an_advantage_that_compares_instances_is_refused(credit: str, advantage:
     with pytest.raises(ConfigError) as raised:
         Algorithm(credit=credit, advantage=advantage)
     assert str(raised.value) == (
-        f"algorithm.credit={credit} with advantage={advantage}: by {credit} there are {allowed}; choose one of these "
+        f"algorithm.credit={credit} with advantage={advantage}: credit={credit} allows {allowed}; choose one of these "
         "or credit=episode"
     )
 

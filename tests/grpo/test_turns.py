@@ -95,7 +95,7 @@ def test_a_turn_that_brought_no_number_is_refused(odd: float) -> None:
 
 def test_terms_have_no_credit_by_turn() -> None:
     with pytest.raises(
-        ConfigError, match="credit=turn with advantage=per_term: by turn there are leave_one_out, none, group_m"
+        ConfigError, match="credit=turn with advantage=per_term: credit=turn allows leave_one_out, none, group_m"
     ):
         Algorithm(credit="turn", advantage="per_term")
 

@@ -40,10 +40,10 @@ async def test_one_failed_judge_fails_the_verdict() -> None:
 
 @pytest.mark.parametrize(
     ("weights", "message"),
-    [((1.0, -0.5), "weight -0.5 of 'f1'"), ((1.0, float("nan")), "weight nan"), ((0.0, 0.0), "weigh nothing")],
+    [((1.0, -0.5), "weight -0.5 of 'f1'"), ((1.0, float("nan")), "weight nan"), ((0.0, 0.0), "are all 0")],
 )
 def test_bad_weights_are_refused(weights: tuple[float, float], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         Composite(parts={"exact": (ExactMatch(), weights[0]), "f1": (TokenF1(), weights[1])})
-    with pytest.raises(ConfigError, match="weigh nothing"):
+    with pytest.raises(ConfigError, match="are all 0"):
         Composite(parts={})

@@ -310,7 +310,7 @@ async def test_too_many_that_hang_are_refused_at_once(monkeypatch: pytest.Monkey
     for _ in range(3):
         with pytest.raises(JudgeError, match="has not answered within"):
             await judge.grade(task(), ["x"])
-    with pytest.raises(JudgeError, match="hangs: 3 calls of it hang; repair it") as raised:
+    with pytest.raises(JudgeError, match="hangs: 3 of its calls hang; repair it") as raised:
         await judge.grade(task(), ["x"])
     assert (raised.value.kind, len(started)) == ("timeout", 3)
     free.set()

@@ -116,9 +116,7 @@ async def test_a_question_is_graded_by_its_metric() -> None:
 )
 def test_a_task_without_answers_is_refused_where_a_judge_compares_with_them(judge: AnswerJudge) -> None:
     refuse_unjudged(judge, [task()])
-    with pytest.raises(
-        DataError, match=r"^task t, '.*', has no answers, and the judge compares with them; give it some"
-    ):
+    with pytest.raises(DataError, match=r"^task t, '.*', has no answers for the judge to compare with; add answers"):
         refuse_unjudged(judge, [task(), replace(task(id="t"), references=())])
 
 
@@ -134,7 +132,7 @@ def test_a_metric_that_leads_to_no_judge_is_an_error_before_the_run_and_not_a_ze
         refuse_unjudged(judge, [asking(WHERE)])
     with pytest.raises(
         ConfigError,
-        match=r"task m1: question 0 is to be graded by 'keyword', and judge.judge is one for all questions; use judge="
+        match=r"task m1: question 0 is to be graded by 'keyword', but one judge.judge grades all questions; use judge="
         r"questions_by_metric, or name no metric \(task.metric='' where",
     ):
         refuse_unjudged(Questions(judge=ExactMatch()), [routed])
@@ -148,7 +146,7 @@ def test_a_judge_of_one_answer_is_refused_where_several_questions_are_asked() ->
         with pytest.raises(
             ConfigError,
             match=r"^task m1 asks several questions, and the judge (ExactMatch|Contains) grades one answer: it would "
-            r"find none right; use judge=questions and judge\.judge\.name",
+            r"find every answer wrong; use judge=questions and judge\.judge\.name",
         ):
             refuse_unjudged(judge, [several])
     refuse_unjudged(Composite(parts={"x": (Questions(judge=ExactMatch()), 1.0)}), [several])

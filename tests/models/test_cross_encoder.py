@@ -162,7 +162,7 @@ async def test_a_model_without_a_classifier_is_refused(tmp_path: Path) -> None:
 
 async def test_three_labels_are_refused(tmp_path: Path) -> None:
     save(tmp_path, 3)
-    with pytest.raises(ConfigError, match="tells 3 labels apart; 1 or 2 are allowed, and more where one is named"):
+    with pytest.raises(ConfigError, match="tells 3 labels apart; 1 or 2 are allowed, and more if one is named"):
         await CrossEncoder(path=str(tmp_path)).probe()
 
 

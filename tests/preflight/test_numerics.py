@@ -138,7 +138,7 @@ def test_where_the_widest_number_is_float32_the_tolerance_is_its() -> None:
 @pytest.mark.parametrize(
     "arguments, message",
     [
-        (["losses"], "check losses; there are agentgrpo check numerics and agentgrpo check judge"),
+        (["losses"], "check losses; allowed are agentgrpo check numerics and agentgrpo check judge"),
         ([], "check needs WHAT: agentgrpo check WHAT ..."),
         (["numerics", "hardware.device=abacus"], "device 'abacus': "),
     ],

@@ -56,7 +56,7 @@ def test_unknown_names_and_plain_with_tools_are_refused() -> None:
             ConfigError, match=r"renderer 'lama3'; auto, plain, .* are allowed\. Did you mean 'llama3'\?"
         ):
             choice("lama3", tokenizer=tokenizer("react"))
-    with pytest.raises(ConfigError, match="renderer 'plain' cannot speak of tools; choose react"):
+    with pytest.raises(ConfigError, match="renderer 'plain' does not support tools; choose react"):
         choose_for_tools("plain", tokenizer=tokenizer("react"))
 
 

@@ -190,7 +190,7 @@ async def test_fused_scores_by_reciprocal_rank_of_both_indexes() -> None:
     "arguments, message",
     [
         ({"corpora": {"vdb": VDB}, "mode": "fuse"}, "mode='fuse'; allowed are split and fused. Did you mean 'fused'?"),
-        ({"corpora": {"web": WEB}}, "corpora ['web']; allowed are vdb, which must be there, and web"),
+        ({"corpora": {"web": WEB}}, "corpora ['web']; allowed are vdb (required) and web"),
         ({"corpora": {"vdb": VDB, "net": WEB}}, "corpora ['net', 'vdb']; allowed are vdb"),
     ],
 )

@@ -67,7 +67,7 @@ def test_rare_words_weigh_more_once_texts_are_given() -> None:
 
 @pytest.mark.parametrize("dim", [0, 7, 100])
 def test_dimensions_that_are_no_multiple_of_8_are_refused(dim: int) -> None:
-    with pytest.raises(ConfigError, match=f"dim={dim}; allowed are multiples of 8"):
+    with pytest.raises(ConfigError, match=f"dim={dim}; use a multiple of 8"):
         HashingEmbedder(dim=dim)
 
 

@@ -134,7 +134,7 @@ async def test_each_shape_is_called_as_its_trainer_calls_it(function: Any, expec
 async def test_a_function_that_does_not_apply_leaves_the_other_terms() -> None:
     alone = await score(trl)
     assert totals(alone) == [6, 11, None]
-    assert messages(alone) == ["task t0, sample 2: no term applies to it: mine returned None, which is no verdict"]
+    assert messages(alone) == ["task t0, sample 2: no term applies to the episode: mine returned None"]
     terms = {"mine": FunctionTerm(trl, weight=0.5), "right": Correctness(weight=1.0)}
     both = await Reward(judge=ExactMatch(), terms=terms).score(group(*attempts()))
     assert totals(both) == [4, 5.5, 0]
@@ -194,7 +194,7 @@ async def test_what_cannot_be_logged_or_asked_is_told(function: Any, message: st
 
 async def test_without_a_verdict_an_attempt_is_left_out() -> None:
     silent = await score(lambda episode: episode.answer or None)
-    assert messages(silent)[-1].endswith("returned None, which is no verdict")
+    assert messages(silent)[-1].endswith("returned None instead of a score")
     paid = EnvironmentTerm("reward", weight=1.0)
     first, second, _ = attempts()
     found = await Reward(judge=ExactMatch(), terms={"paid": paid}).score(

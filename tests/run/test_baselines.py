@@ -196,7 +196,7 @@ def test_a_step_of_which_no_clock_was_kept_leaves_nothing_to_hold_a_baseline_to(
     left = Left(tmp_path / "run")
     assert cpu_budget(left.run_dir) == 7.0
     (left.run_dir / "timings.jsonl").write_text('{"step":0,"time/cpu":3.0}\n{"step":1,"time/train":3.0}\n')
-    with pytest.raises(DataError, match=r"timings.jsonl has no CPU seconds of step 1, .* train it anew"):
+    with pytest.raises(DataError, match=r"timings.jsonl has no CPU seconds of step 1, .* train a new run"):
         cpu_budget(left.run_dir)
 
 

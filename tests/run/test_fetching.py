@@ -124,7 +124,7 @@ def test_what_is_whole_needs_no_network(hub: Hub, monkeypatch: pytest.MonkeyPatc
 
 NOT_THERE = "there is no such folder, the hub's cache does not hold it whole, and "
 DOWNLOAD = "; download it where there is a network (hf download me/other), or give a folder: model.path=FOLDER"
-NO_NAME = "there is no such folder, and no model of the hub is called so; give a folder with config.json"
+NO_NAME = "no such folder, and not the name of a model of the hub; give a folder with config.json"
 REFUSALS = {
     "model.path=./nofolder": NO_NAME,
     "model.path=Qwen/Qwen2.5-0.5B/extra": NO_NAME,

@@ -85,14 +85,14 @@ INJECTED: dict[str, Any] = {"engine": object(), "policy": object(), "model": obj
     [("AsksForEngine", "engine"), ("AsksForPolicy", "policy"), ("AsksForModel", "model"), ("MayHaveEngine", "engine")],
 )
 def test_a_part_that_asks_for_the_policy_is_refused(kind: str, name: str, asked: str) -> None:
-    message = f"{kind}: its constructor asks for {asked}, and a {kind} never sees what is trained; give it a model of"
+    message = f"{kind}: its constructor asks for {asked}, and a {kind} never sees the trained model; give it a model of"
     with pytest.raises(ConfigError, match=message):
         build_node(kind, {"name": f"{HERE}:{name}"}, **INJECTED)
 
 
 @pytest.mark.parametrize("kind", ["reader", "validity"])
 def test_nothing_of_the_run_reaches_a_frozen_part(kind: str) -> None:
-    with pytest.raises(ConfigError, match=f"asks for renderer, which a {kind} there is not given"):
+    with pytest.raises(ConfigError, match=f"asks for renderer, which a {kind} there does not get"):
         build_node(kind, {"name": f"{HERE}:AsksForRenderer"}, **INJECTED)
     assert build_node(kind, {"name": f"{HERE}:MayHaveRenderer"}, **INJECTED).renderer is None
     assert build_node(kind, {"name": f"{HERE}:NamesModel", "model": "m"}, **INJECTED).model == "m"

@@ -321,5 +321,6 @@ def test_the_command_says_once_that_nobody_listens(check: Check, capsys: pytest.
 def test_a_command_that_does_not_exist(check: Check, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["check", "jugde"]) == 2
     assert (
-        "there are agentgrpo check numerics and agentgrpo check judge. Did you mean 'judge'?" in capsys.readouterr().err
+        "allowed are agentgrpo check numerics and agentgrpo check judge. Did you mean 'judge'?"
+        in capsys.readouterr().err
     )

@@ -366,7 +366,7 @@ ALL = "List them all with --list"
     [
         (("--episode", "diary-4/0"), f"--episode diary-4/0: {NO_EPISODE}; the nearest are diary-3/0. {ALL}"),
         (("--episode", "zzzzzz"), f"--episode zzzzzz: {NO_EPISODE}; the first are diary-3/0, q/1. {ALL}"),
-        (("--step", "x"), "--step x; the number of a step is allowed, such as 0"),
+        (("--step", "x"), "--step x is not the number of a step; give one, such as 0"),
         (("--step", "1", "--file", "f"), "--file f and --step 1: give one of them"),
         (
             ("--file", "eval-end-gredy"),

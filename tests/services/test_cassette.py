@@ -282,7 +282,7 @@ def test_a_log_that_cannot_be_read_is_named_and_no_cassette_is_to_be_deleted(
     (tmp_path / "tape-wal").write_bytes(b"log")
     monkeypatch.setattr(os, "access", lambda path, mode: False)
     replay = Cassette(tmp_path / "tape", read_only=True)
-    with pytest.raises(StorageError, match=r"a part of it is in tape-wal.*copy it again .*FILE\*") as e:
+    with pytest.raises(StorageError, match=r"its latest rows are in tape-wal.*copy it again .*FILE\*") as e:
         replay.find_each(["none"])
     assert "delete" not in str(e.value)
 

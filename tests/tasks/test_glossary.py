@@ -146,7 +146,7 @@ def test_refused(given: dict[str, object], said: str, folder: Path) -> None:
 
 @pytest.mark.parametrize(
     ("line", "said"),
-    [("a line\n", "line 1: no synset"), (re.sub(r" \|.*", "", synset(1, ["a"], "b")), "line 1: no gloss")],
+    [("a line\n", "line 1: not a synset"), (re.sub(r" \|.*", "", synset(1, ["a"], "b")), "line 1: no gloss")],
 )
 def test_another_file_is_refused_by_its_line(line: str, said: str, tmp_path: Path) -> None:
     (tmp_path / "data.noun").write_text(line)

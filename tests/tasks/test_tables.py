@@ -85,12 +85,12 @@ def test_names_of_the_hub_are_read_from_the_cache(cache: Path, capfd: pytest.Cap
         (
             "acme/quiz",
             None,
-            "'acme/quiz' is no file, and not in the cache of the datasets library; fetch it: python -c",
+            "'acme/quiz' is neither a file nor in the datasets cache; fetch it: python -c",
         ),
         (
             "acme/QuizSet",
             "hard",
-            r"cache of the datasets library, which has of it easy; fetch it: .*'acme/QuizSet', 'hard'",
+            r"datasets cache \(cached configurations: easy\); fetch it: .*'acme/QuizSet', 'hard'",
         ),
         ("acme/QuizSet#tst", None, "'acme/QuizSet' has train, validation, and no part 'tst'; choose one of these"),
     ],
@@ -115,7 +115,7 @@ def test_folders_that_are_none(tmp_path: Path, quiet: None) -> None:
     with pytest.raises(DataError, match="has no parts; leave out #train"):
         stored_parts(f"{tmp_path / 'one'}#train", None)
     datasets.DatasetDict({"extra": datasets.Dataset.from_list(TRAIN)}).save_to_disk(str(tmp_path / "odd"))
-    with pytest.raises(DataError, match=r"has a part 'extra', which is no split; choose one: '.*odd#extra'"):
+    with pytest.raises(DataError, match=r"has a part 'extra', which is not a split; choose one: '.*odd#extra'"):
         stored_parts(str(tmp_path / "odd"), None)
 
 

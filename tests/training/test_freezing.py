@@ -46,7 +46,7 @@ def test_names_and_patterns(tied: bool, given: tuple[str, ...], frozen: set[str]
     [
         (("embedding",), r"has 'embedding', which names no weights; allowed are .* Did you mean 'embeddings'\?"),
         (("model.layers.7.*",), r"has 'model.layers.7.\*', which names no weights"),
-        (("*",), r"model.freeze=\[\*\] leaves nothing to train; name less"),
+        (("*",), r"model.freeze=\[\*\] leaves nothing to train; freeze fewer weights"),
         (("embeddings", "model.*"), r"leaves nothing to train"),
     ],
 )

@@ -147,7 +147,7 @@ def test_products_in_half_precision(strategy: str) -> None:
 @pytest.mark.parametrize(
     "device, text",
     [
-        ("cuda:1", "hardware.device=cuda:1 of 2 processes; allowed are cpu and cuda, of which each takes its own"),
+        ("cuda:1", "hardware.device=cuda:1 of 2 processes; allowed are cpu and cuda, with one GPU per process"),
         ("cuda", "hardware.device=cuda: torch finds 0 GPUs here, and process 1 of this machine needs its own; start "),
     ],
 )

@@ -1,8 +1,8 @@
-"""The last decoder layer computes only what is looked at.
+"""The last decoder layer computes only the outputs that are read.
 
-All tokens need keys and values in every layer, since later tokens attend to them. But a token whose own output nobody
-reads (a prompt, a tool's reply: three of four tokens of an agent's episode) needs in the last layer no query, no output
-projection and no feed-forward: most of that layer's work, exactly nothing of its result.
+All tokens need keys and values in every layer, because later tokens attend to them. But a token whose own output is
+never read (in a prompt or a tool's reply: three of four tokens of an agent's episode) needs no query, output projection
+or feed-forward in the last layer: most of that layer's work, with no effect on the result.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 PER_TOKEN = ("self_attn.q_proj", "self_attn.o_proj", "mlp")
-"""Modules of a decoder layer that treat every token by itself and feed nothing but the token's own output."""
+"""Modules of a decoder layer that process every token separately and affect only the token's own output."""
 
 
 @contextmanager
 def last_layer_rows(model: PreTrainedModel, rows: Tensor) -> Iterator[None]:
-    """Inside, the last layer of `model` gives zeros for all tokens of a packed row [1, T, hidden] but `rows` [n], which
-    have no entry twice. With a model whose layers are built otherwise everything is computed, as always."""
+    """Inside the block, the last layer of `model` outputs zeros for all tokens of a packed row [1, T, hidden] except
+    `rows` [n], which are distinct. If the model has another layer structure, everything is computed as usual."""
     hooks = [hook for module in _modules(model) for hook in _narrowed(module, rows)]
     try:
         yield
@@ -31,7 +31,7 @@ def last_layer_rows(model: PreTrainedModel, rows: Tensor) -> Iterator[None]:
 
 
 def decoder_layers(model: PreTrainedModel) -> nn.ModuleList | None:
-    """Where transformers has them; None in a model built otherwise."""
+    """Return the decoder layers at their usual place in transformers; None for a model with another structure."""
     layers = getattr(model.base_model, "layers", None)
     return layers if isinstance(layers, nn.ModuleList) else None
 
@@ -42,7 +42,7 @@ def last_layer(model: PreTrainedModel) -> nn.Module | None:
 
 
 def _modules(model: PreTrainedModel) -> list[nn.Module]:
-    """The modules to narrow: all of PER_TOKEN, or none where one is missing."""
+    """Return the modules to narrow: every module of PER_TOKEN, or [] if the layer lacks one."""
     layer = last_layer(model)
     try:
         return [] if layer is None else [layer.get_submodule(name) for name in PER_TOKEN]

@@ -1,10 +1,10 @@
-"""Engines that sample on servers elsewhere, over HTTP.
+"""Engines that sample on external servers, over HTTP.
 
-engine    the Engine: weights written, servers told and checked, calls handed out and repeated
-pool      which server: the least loaded; an episode stays where it is; a dead one is left out and comes back
-server    one of them: its requests
-dialect   what kinds of servers differ in: vllm and sglang each have one
-transfer  weights over the network, to whatever runs in a vLLM server's own processes
-tempered  whether a server's log-probs are those that it samples by
-openai    an Engine of its own: an endpoint that gives text alone, for evaluation
+engine    the Engine: writes weights, updates and checks servers, distributes calls and retries them
+pool      (in server) picks the least loaded server; an episode stays on it; a failed one is left out until it is back
+server    one server: its requests
+dialect   (in server) the differences between kinds of servers: vllm and sglang each have one
+transfer  sends weights over the network to code that runs in the processes of a vLLM server
+tempered  checks whether a server's log-probs are those of the distribution that it samples from
+openai    a separate Engine: an endpoint that returns only text, for evaluation
 """

@@ -1,5 +1,5 @@
-"""The Engine over a pool of servers: weights written and checked, calls handed out, repeated, and believed only where
-what comes back can be what was asked for."""
+"""The Engine over a pool of servers: it writes and checks weights, distributes calls, retries them, and accepts a reply
+only if it is a possible result of the request."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ from agentgrpo.engines.remote.server import OURS, Dialect, Pool, Sampled, Sampli
 from agentgrpo.engines.remote.text import refuse_grammar
 
 ROUNDING = 1e-3
-"""A log-prob may be so far above 0."""
+"""Tolerance by which a log-prob may exceed 0."""
 POLL_S = 0.2
-"""Between looks at a server that another process gives the weights."""
+"""Seconds between checks of a server that receives its weights from another process."""
 
 
 class _Canary(NamedTuple):
@@ -31,12 +31,12 @@ class _Canary(NamedTuple):
 
 
 class RemoteEngine:
-    """attempts: servers that a call is tried on, one after the other. wait_s: how long calls wait while all servers are
-    out, also those that have failed on the last of them; then NoServer is raised. sync_timeout_s: how long this process
-    waits for the first one to have given a server its weights.
+    """attempts: number of servers on which a call is tried, one after another. wait_s: how long calls wait while all
+    servers are out, including calls that have failed on the last server; then NoServer is raised. sync_timeout_s: how
+    long this process waits for the first process to give a server its weights.
 
-    weights: what is trained; None = the servers sample from what they serve, whatever is trained here. rank: of this
-    process; the first one, 0, tells the servers."""
+    weights: the trained weights; None = the servers sample from their own weights, whatever is trained here. rank: of
+    this process; process 0 updates the servers."""
 
     def __init__(
         self,
@@ -65,11 +65,11 @@ class RemoteEngine:
         self._version: Version | None = None
         self._canary: _Canary | None = None
         self._gaps: dict[SamplingServer, float] = {}
-        """To the canary, as last measured."""
+        """Largest log-prob difference of each server from the canary, as last measured."""
         self._is_closed = False
 
     async def generate(self, token_ids: Sequence[int], sampling: SamplingParams, key: SeedKey) -> Completion:
-        """What a server fails at is tried on the next one, with the same seed."""
+        """Sample on a server; a failed call is retried on the next server, with the same seed."""
         refuse_grammar(sampling)
         room = self._room(token_ids, sampling)
         sampling = replace(sampling, max_tokens=room)
@@ -89,7 +89,7 @@ class RemoteEngine:
                     raise
                 self.pool.leave_out(server, e)
                 if attempt == self._attempts:
-                    await self.pool.until_serving()  # for what no server could answer no episode is to blame
+                    await self.pool.until_serving()  # the episode is not to blame if no server could answer
                     raise
                 attempt += 1
         self._refuse_replaced(version)
@@ -106,15 +106,15 @@ class RemoteEngine:
         self.pool.release(key.episode)
 
     async def score(self, token_ids: Sequence[int]) -> list[float]:
-        """By one of the servers."""
+        """Score on one of the servers."""
         try:
             return await self._dialect.score(await self.pool.server_for(None), token_ids, self._version)
         finally:
             self.pool.release(None)
 
     async def load_weights(self, policy_version: int) -> None:
-        """Every process takes part in writing the weights where they are sharded; the first tells the servers. Raises
-        NoServer where none of them takes them in time."""
+        """Give the servers new weights. Every process takes part in writing sharded weights; the first one updates the
+        servers. Raises NoServer if no server accepts them in time."""
         self._refuse_closed()
         self.policy_version, self._canary = policy_version, None
         if self._weights is not None:
@@ -131,8 +131,9 @@ class RemoteEngine:
             self._folders.prune()
 
     async def check(self, token_ids: Sequence[int], expected: Sequence[float], tolerance: float) -> float:
-        """Hold every server to `expected`, the log-probs that `score` must give, and those that join later. Returns the
-        largest difference of those that pass; where none does the least of the others. Who does not is left out."""
+        """Compare every server with `expected`, the log-probs that `score` must return, including servers that join
+        later. A server that fails is left out. Returns the largest difference of the servers that pass or, if no server
+        passes, the smallest difference."""
         self._canary, self._gaps = _Canary(tuple(token_ids), tuple(expected), tolerance), {}
         servers = self.pool.serving
         outcomes = await asyncio.gather(*(self._pass(s, self._canary) for s in servers), return_exceptions=True)
@@ -141,7 +142,7 @@ class RemoteEngine:
                 self.pool.leave_out(server, outcome)
             elif outcome is not None:
                 raise outcome
-        if not self._gaps:  # all have died since they joined: the first to come back is checked as it does
+        if not self._gaps:  # all have failed since they joined: the first to return is checked when it joins
             await self.score(token_ids)
         passed = [gap for server, gap in self._gaps.items() if server in self.pool.serving]
         return max(passed) if passed else min(self._gaps.values())
@@ -151,7 +152,7 @@ class RemoteEngine:
         await self.pool.close()
 
     async def _join(self, server: SamplingServer, is_new: bool) -> None:
-        """Raises where `server` must not be sampled from yet."""
+        """Raises an error if `server` must not be sampled from yet."""
         room = await self._dialect.look(server)
         if room is not None and room < self.max_context:
             raise ConfigError(
@@ -169,7 +170,7 @@ class RemoteEngine:
             if is_new or not await self._dialect.holds(server, version):
                 await self._dialect.install(server, version)
             if not await self._dialect.holds(server, version):
-                raise EngineError(f"{server.shown} said that it has {version.name}, and has not", kind="stale")
+                raise EngineError(f"{server.shown} accepted {version.name} but does not have it", kind="stale")
             return
         late = time.monotonic() + self._sync_timeout_s
         while not await self._dialect.holds(server, version):
@@ -178,7 +179,7 @@ class RemoteEngine:
             await asyncio.sleep(POLL_S)
 
     async def _pass(self, server: SamplingServer, canary: _Canary) -> None:
-        """Raises EngineError where `server` does not."""
+        """Raises EngineError if `server` fails the canary."""
         found = await self._dialect.score(server, canary.token_ids, self._version)
         if len(found) != len(canary.expected):
             raise EngineError(f"{server.shown} scored {len(found)} tokens of {len(canary.expected)}", kind="garbage")
@@ -214,7 +215,7 @@ class RemoteEngine:
 
 
 def _refuse_impossible(found: Sampled, room: int, server: SamplingServer, unused: frozenset[int]) -> None:
-    """Raise EngineError for what no sampling of at most `room` tokens gives, none of them `unused`."""
+    """Raise EngineError for a reply that cannot come from sampling at most `room` tokens, none of them in `unused`."""
     tokens, logprobs = len(found.token_ids), len(found.logprobs)
     problem = ""
     if not 1 <= tokens <= room or (found.finish_reason is FinishReason.LENGTH and tokens != room):

@@ -1,4 +1,4 @@
-"""The folders that weights are written into for servers: a new one each time, of which the two newest stay."""
+"""The folders to which weights are written for servers: a new one each time; the two newest are kept."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ class SyncFolders:
         self._root = root.absolute()
 
     def coming(self) -> Path:
-        """The next one, which does not exist yet."""
+        """Return the next folder, which does not exist yet."""
         last = max((int(path.name) for path in self._all()), default=0)
         return self._root / f"{last + 1:06d}"
 
     def prune(self) -> None:
-        """Raises StorageError."""
+        """Remove all but the newest folders. Raises StorageError."""
         sweep_leftovers(self._root)
         for path in self._all()[:-KEPT]:
             remove_directory(path)

@@ -1,10 +1,10 @@
-"""A model behind an endpoint that speaks OpenAI's API, for evaluation alone: text in, text out, no exact log-probs.
+"""A model behind an endpoint with OpenAI's API, for evaluation only: text in, text out, no exact log-probs.
 
-    completions   POST base_url/completions: the context as text, control tokens spelled out
+    completions   POST base_url/completions: the context as text, with control tokens written out
     chat          POST base_url/chat/completions: the context as messages (renderers.speech)
 
-No `stop` is sent: most endpoints do not say which stop string ended a reply, nor whether one did, and a guess would be
-read as what the policy meant. The reply is cut here, behind the first stop string that it completes.
+No `stop` is sent: most endpoints do not report whether a stop string ended the reply, or which one, and a guess would
+be taken for the policy's own text. Instead the reply is cut here, after the first stop string that it completes.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ from agentgrpo.services.service import Form, Request
 
 COUNTS = ("calls", "prompt_tokens", "completion_tokens", "cost")
 UNBILLED = frozenset({"transport", "http_4xx", "http_429"})
-"""Kinds of failure of a call that no model has answered."""
+"""Kinds of failures of calls that no model has answered."""
 _SEEDS = 2**31
-"""Some endpoints take no larger ones."""
+"""Some endpoints do not accept larger seeds."""
 
 
 class Voice(Protocol):
-    """How contexts are told to a model elsewhere, and what it says is written down; renderers.speech has one."""
+    """Converts contexts to text for an external model, and its replies to tokens; renderers.speech implements it."""
 
     def transcript(self, token_ids: Sequence[int]) -> str: ...
 
@@ -46,7 +46,7 @@ class Voice(Protocol):
 class _Reply(NamedTuple):
     text: str
     is_whole: bool
-    """It was not cut short."""
+    """The reply was not truncated."""
     prompt_tokens: int
     completion_tokens: int
 
@@ -56,8 +56,9 @@ def _tokens_of(reply: _Reply) -> int:
 
 
 class OpenAIEngine:
-    """Tokens are ours: those that spell the reply, and the stop token where it ended by itself. Log-probs are 0.0, as
-    nobody knows them. `counts`: COUNTS, and calls of which the endpoint did not say what they took (`uncounted`)."""
+    """The returned tokens are those that spell the reply in our tokenizer, plus the stop token if the reply ended by
+    itself. Log-probs are 0.0, because they are unknown. `counts`: COUNTS, and the number of calls whose usage the
+    endpoint did not report (`uncounted`)."""
 
     trainable = False
 
@@ -84,9 +85,9 @@ class OpenAIEngine:
         trust_env: bool = True,
         meter: Meter | None = None,
     ) -> None:
-        """model: None = whatever the endpoint serves. extra: fields of the request beside or instead of ours; null
-        leaves a field out. Prices are of 1,000 tokens. meter: what turns are recorded by, replayed from and limited by,
-        as calls of the kind `policy`. Raises ConfigError."""
+        """model: None = the model that the endpoint serves. extra: additional or replacing fields of the request; null
+        removes a field. Prices are per 1,000 tokens. meter: records, replays and limits turns, as calls of the kind
+        `policy`. Raises ConfigError."""
         self._prices = {"prompt_price": prompt_price, "completion_price": completion_price}
         for name, price in self._prices.items():
             if not (math.isfinite(price) and price >= 0):
@@ -136,9 +137,9 @@ class OpenAIEngine:
         if self._meter is None:
             reply = await live()
         else:
-            # With the seed beside it, which `extra` may have left out: equal contexts are not one turn.
+            # Include the seed, which `extra` may have removed: equal contexts are different turns.
             body = {"service": f"openai {self._mode}", "request": payload, "seed": seed}
-            size = len(json.dumps(payload).encode())  # no token is less than a byte
+            size = len(json.dumps(payload).encode())  # a token is at least one byte
             most = _Reply("", True, prompt_tokens=size, completion_tokens=room)
             request = Request(kind="policy", body=body, live=live, form=self._form, estimate=self._cost(most))
             reply = (await self._meter.ask(request)).value
@@ -153,13 +154,13 @@ class OpenAIEngine:
         )
 
     def release(self, key: SeedKey) -> None:
-        """Nothing is kept."""
+        """Nothing is stored."""
 
     async def score(self, token_ids: Sequence[int]) -> list[float]:
-        raise EngineError("engine=openai scores nothing: the endpoint says no log-probs of a prompt", kind="no_scores")
+        raise EngineError("engine=openai cannot score: the endpoint returns no log-probs of a prompt", kind="no_scores")
 
     async def load_weights(self, policy_version: int) -> None:
-        """The endpoint's model stays what it is."""
+        """The endpoint's model does not change."""
         self.policy_version = policy_version
 
     async def close(self) -> None:
@@ -182,7 +183,7 @@ class OpenAIEngine:
         return {field: value for field, value in {**body, **self._extra}.items() if value is not None}
 
     def _turn(self, reply: _Reply, context: Sequence[int], sampling: SamplingParams) -> tuple[tuple[int, ...], bool]:
-        """The tokens, and whether the turn is whole."""
+        """Return the tokens, and whether the turn is complete."""
         tokens = self._speech.said(reply.text, after=context)
         tokens = tokens[: end_of(tokens, sampling, self._speech.transcript)]
         if is_ended(tokens, sampling, self._speech.transcript):
@@ -197,7 +198,7 @@ class OpenAIEngine:
         except (KeyError, IndexError, TypeError, AttributeError) as e:
             raise EngineError(f"no choices[0] with a text in {json.dumps(body)[:200]}", kind="garbage") from e
         if text is not None and not isinstance(text, str):
-            raise EngineError(f"a text that is none in {json.dumps(body)[:200]}", kind="garbage")
+            raise EngineError(f"the text is not a string in {json.dumps(body)[:200]}", kind="garbage")
         usage = body.get("usage")
         counts = usage if isinstance(usage, dict) else {}
         prompt_tokens, completion_tokens = (

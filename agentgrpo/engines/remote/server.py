@@ -1,4 +1,4 @@
-"""One server that samples: its requests, and how much it has to do."""
+"""One sampling server: its requests and its load; the Dialect interface; and the pool of servers."""
 
 from __future__ import annotations
 
@@ -22,39 +22,39 @@ from agentgrpo.services.secret import Secret
 
 T = TypeVar("T")
 KEEP_ALIVE_S = 2.0
-"""Servers close connections that idle for 5 seconds."""
+"""Shorter than 5 seconds, after which servers close idle connections."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Access:
-    """How servers are spoken to. Seconds span a whole call."""
+    """How servers are accessed. Timeouts span a whole call."""
 
     api_key_env: str | None = None
-    """Name of the environment variable with the key."""
+    """Name of the environment variable that holds the key."""
     timeout_s: float = 600.0
-    """Of a sampled turn."""
+    """Timeout of a sampled turn."""
     sync_timeout_s: float = 600.0
-    """Of loading weights."""
+    """Timeout of loading weights."""
     look_timeout_s: float = 30.0
-    """Of a question that costs nothing."""
+    """Timeout of a query that takes no work."""
     max_response_bytes: int = 2**26
     trust_env: bool = True
 
 
 class SamplingServer:
-    """`get` and `post` make one attempt, and raise EngineError with the kinds of services.client."""
+    """One server. `get` and `post` make one attempt and raise EngineError with the kinds of services.client."""
 
     def __init__(self, url: str, access: Access) -> None:
         """url: with or without /v1 at its end. Raises ConfigError."""
         self.url = url.rstrip("/").removesuffix("/v1")
         self.shown = shown(self.url)
         self.live = 0
-        """Calls under way."""
+        """Number of calls in progress."""
         self.memory: dict[str, Any] = {}
-        """What a Dialect knows of it since it looked last."""
+        """Facts that a Dialect has learned about the server since it last looked."""
         self.access = access
         self._clients: dict[tuple[str, float, bool], JsonClient] = {}
-        self._client("/health", access.look_timeout_s, is_json=False)  # raises for a URL that is none
+        self._client("/health", access.look_timeout_s, is_json=False)  # raises for an invalid URL
 
     @contextmanager
     def at_work(self) -> Iterator[None]:
@@ -67,20 +67,20 @@ class SamplingServer:
     async def get(
         self, path: str, read: Callable[[Any], T], *, is_json: bool = True, timeout_s: float | None = None
     ) -> T:
-        """`read` applied to the reply. timeout_s: None = look_timeout_s."""
+        """Return `read` applied to the reply. timeout_s: None = look_timeout_s."""
         timeout_s = self.access.look_timeout_s if timeout_s is None else timeout_s
         return await self._client(path, timeout_s, is_json=is_json).get({}, read)
 
     async def post(self, path: str, payload: Mapping[str, Any], read: Callable[[Any], T], *, is_json: bool = True) -> T:
-        """`read` applied to the reply, which may take timeout_s."""
+        """Return `read` applied to the reply, which may take timeout_s."""
         return await self._client(path, self.access.timeout_s, is_json=is_json).post(payload, read)
 
     async def order(self, path: str, payload: Mapping[str, Any]) -> None:
-        """Have something done that may take sync_timeout_s; what it answers says nothing."""
+        """Request an action that may take sync_timeout_s; the content of the reply is ignored."""
         await self._client(path, self.access.sync_timeout_s, is_json=False).post(payload, lambda _: None)
 
     async def close(self) -> None:
-        """Ends the connections; the next call would open new ones."""
+        """Close the connections; a later call would open new ones."""
         for client in self._clients.values():
             await client.close()
 
@@ -98,36 +98,36 @@ class SamplingServer:
                 secrets=(Secret(access.api_key_env),) if access.api_key_env else (),
                 keep_alive_s=KEEP_ALIVE_S,
                 is_json=is_json,
-                is_quiet=True,  # the pool says it once
+                is_quiet=True,  # the pool reports it once
                 setting="engine.timeout_s",
             )
         return self._clients[known]
 
 
-# --- What the kinds of servers differ in: a Dialect each. Whatever fails is an EngineError; its `kind` decides what
-# then.
+# --- The differences between kinds of servers: one Dialect for each. Every failure is an EngineError; its `kind`
+# decides what happens next.
 #
 # http_4xx, bad_tokens     the request's own fault: raised
-# all others               the server's: it is left out until it has joined again, and the call goes to another
+# all others               the server's fault: it is left out until it has joined again; the call goes to another
 
 OURS = frozenset({"http_4xx", "bad_tokens", "context_overflow"})
-"""Kinds of failure that any server would answer with."""
+"""Kinds of failures that would occur on any server."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Version:
-    """The weights that are to be sampled from."""
+    """A version of the weights to sample from."""
 
     policy_version: int
     name: str
-    """Of this version of this content, on every process the same: no other weights have it."""
+    """Name of this version with this content, the same on every process; no other weights have it."""
     folder: Path
-    """Where the first process has written them."""
+    """Folder to which the first process has written the weights."""
     is_adapter: bool
 
 
 class Sampled(NamedTuple):
-    """One turn as a server gives it."""
+    """One turn from a server."""
 
     token_ids: tuple[int, ...]
     logprobs: tuple[float, ...]
@@ -135,11 +135,11 @@ class Sampled(NamedTuple):
 
 
 LEAST_BIAS = -100.0
-"""What servers take as a bias of a logit, at the least: no token is ever drawn with it."""
+"""The lowest logit bias that servers accept: a token with this bias is never drawn."""
 
 
 class Dialect(Protocol):
-    """version: None = whatever the server serves."""
+    """Interface to one kind of server. version: None = whatever the server serves."""
 
     trainable: bool
     """See Engine."""
@@ -147,17 +147,17 @@ class Dialect(Protocol):
     """Rows of the model's output layer that stand for no token: the server is told not to draw them."""
 
     async def look(self, server: SamplingServer) -> int | None:
-        """Whether it serves, which must not cost it much: returns the tokens that fit into a context, None = it does
-        not say. Forgets what was known of the server: it may have been started anew."""
+        """Check at low cost whether the server is serving, and return the tokens that fit into a context (None = not
+        reported). Clears what was known of the server, because it may have been restarted."""
         ...
 
     async def holds(self, server: SamplingServer, version: Version) -> bool:
-        """Whether what it would sample from is `version`, as far as it says."""
+        """Return whether the server reports that it would sample from `version`."""
         ...
 
     async def install(self, server: SamplingServer, version: Version) -> None:
-        """Have it sample from `version`, and from nothing that was computed with older weights. Called on the first
-        process only, with nothing sampling."""
+        """Make the server sample from `version`, without anything computed with older weights. Called on the first
+        process only, while nothing is being sampled."""
         ...
 
     async def sample(
@@ -168,8 +168,9 @@ class Dialect(Protocol):
         seed: int,
         version: Version | None,
     ) -> Sampled:
-        """One turn. The log-probs are of the distribution that was drawn from: else ConfigError, saying what to do.
-        Raises EngineError (`stale`) where the server may not have sampled from `version`. Cancelled, it stops."""
+        """Sample one turn. The log-probs are those of the distribution that was drawn from; otherwise raises
+        ConfigError that says what to do. Raises EngineError (`stale`) if the server may not have sampled from
+        `version`. Stops when cancelled."""
         ...
 
     async def score(self, server: SamplingServer, token_ids: Sequence[int], version: Version | None) -> list[float]:
@@ -178,27 +179,28 @@ class Dialect(Protocol):
 
 
 def seed_of(run_seed: int, key: SeedKey) -> int:
-    """Of a turn's random numbers, below 2**63: a function of the run's seed and the turn's names."""
+    """Return the seed of a turn, below 2**63: a function of the run's seed and the turn's names."""
     names = json.dumps([run_seed, *key])  # unambiguous: no two different keys share one spelling
     digest = hashlib.blake2b(names.encode(), digest_size=8, person=b"agentgrpo.remote").digest()
     return int.from_bytes(digest, "little") >> 1
 
 
-# --- Which of several servers: the one with the fewest episodes; an episode stays where it is.
+# --- The choice of a server: the one with the fewest episodes; an episode stays on its server.
 #
-#     in    it has joined: it serves, has the newest weights and has passed their canary, where there is one
-#     out   it has not, or a call on it has failed; a task of its own has it join as soon as it can
+#     in    the server has joined: it serves, has the newest weights and has passed their canary, if one is set
+#     out   it has not joined, or a call on it has failed; a background task makes it join as soon as possible
 #
-# Nobody ever samples from a server that is out.
+# A server that is out is never sampled from.
 
 logger = logging.getLogger(__name__)
 FIRST_PAUSE_S = 1.0
 MOST_PAUSE_S = 30.0
-"""Pauses between attempts to join double from the first to the last of these."""
+"""Maximum pause between attempts to join; pauses double from FIRST_PAUSE_S up to this."""
 
 
 class Pool:
-    """join(server, is_new) returns when it may be sampled from, else raises; is_new: it must take the weights anew."""
+    """join(server, is_new) returns when the server may be sampled from, else raises; is_new: it must load the weights
+    again."""
 
     def __init__(
         self,
@@ -207,7 +209,7 @@ class Pool:
         join: Callable[[SamplingServer, bool], Awaitable[None]],
         wait_s: float,
     ) -> None:
-        """wait_s: how long calls wait while all servers are out, from when the last of them was lost. Raises
+        """wait_s: how long calls wait while all servers are out, counted from the loss of the last one. Raises
         ConfigError."""
         if not servers or len({server.url for server in servers}) < len(servers):
             given = ", ".join(server.shown for server in servers)
@@ -222,15 +224,15 @@ class Pool:
         self._news = asyncio.Event()
         self._last_error = "none has been asked yet"
         self._empty_at: float | None = None
-        """Loop time since which all are out."""
+        """Loop time since which all servers are out."""
 
     @property
     def serving(self) -> list[SamplingServer]:
-        """Those that are in."""
+        """The servers that are in."""
         return [server for server in self.servers if server in self._in]
 
     async def server_for(self, episode: Hashable) -> SamplingServer:
-        """Raises NoServer as `until_serving` does."""
+        """Return the server of the episode. Raises NoServer like `until_serving`."""
         await self.until_serving()
         home = self._homes.get(episode)
         if home is None or home not in self._in:
@@ -240,8 +242,8 @@ class Pool:
         return home
 
     async def until_serving(self) -> None:
-        """Until one is in. Raises NoServer when all have been out for wait_s. An episode's time limit leaves the wait
-        out."""
+        """Wait until a server is in. Raises NoServer when all have been out for wait_s. The wait does not count towards
+        an episode's time limit."""
         with uncounted():
             while not self._in:
                 await self._any_news()
@@ -250,7 +252,7 @@ class Pool:
         self._homes.pop(episode, None)
 
     def leave_out(self, server: SamplingServer, reason: AgentGrpoError, *, is_new: bool = False) -> None:
-        """Nobody samples from it until it has joined again. is_new: with weights that it takes anew."""
+        """Do not sample from the server until it has joined again. is_new: it must then load the weights again."""
         if server in self._in or is_new:
             self._in.discard(server)
             logger.warning("%s is left out: %s", server.shown, reason)
@@ -262,8 +264,8 @@ class Pool:
             self._joining[server] = asyncio.get_running_loop().create_task(task, name=f"agentgrpo-join {server.shown}")
 
     async def renew(self) -> None:
-        """All are out and join anew, with other weights; returns when each has tried to. Raises NoServer where none is
-        in for wait_s, ConfigError for what the user must put right."""
+        """Put all servers out and let them join again with new weights; return when each has tried. Raises NoServer if
+        no server is in for wait_s, and ConfigError for problems that the user must fix."""
         await self._stop_joining()
         self._in.clear()
         outcomes = await asyncio.gather(*(self._attempt(server, is_new=True) for server in self.servers))
@@ -282,7 +284,7 @@ class Pool:
             await server.close()
 
     async def _attempt(self, server: SamplingServer, *, is_new: bool) -> AgentGrpoError | None:
-        """One attempt to join; what it failed with."""
+        """Make one attempt to join, and return its error, if any."""
         try:
             with boundary(EngineError, f"{server.shown} joins"):
                 await self._join(server, is_new)
@@ -309,7 +311,7 @@ class Pool:
         await asyncio.gather(*joining, return_exceptions=True)
 
     async def _any_news(self) -> None:
-        """Until one is in, or it is too late."""
+        """Wait until a server is in. Raises NoServer when it is too late."""
         loop = asyncio.get_running_loop()
         if self._empty_at is None:
             self._empty_at = loop.time()

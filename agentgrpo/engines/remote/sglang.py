@@ -1,13 +1,14 @@
-"""SGLang, by its native POST /generate with input_ids.
+"""SGLang, through its native POST /generate with input_ids.
 
     python -m sglang.launch_server --model-path MODEL [--enable-lora --max-lora-rank RANK --lora-target-modules all]
 
-A whole model is reloaded from disk and named by its version, which every reply tells; an adapter is loaded under a new
-name for each version, so that a server that has another one, or none, cannot answer.
+A whole model is reloaded from disk and named by its version, which every reply reports. An adapter is loaded under a
+new name for each version, so that a server that has another version, or none, cannot answer.
 
-Log-probs are of the distribution after the temperature and before top_p, top_k and min_p (unless the server runs with
-SGLANG_RETURN_ORIGINAL_LOGPROB: then before the temperature too). A turn may also end with an eos token of the model's
-own: ignore_eos would switch off stop_token_ids as well. The seed counts under --enable-deterministic-inference only.
+Log-probs are those of the distribution after the temperature and before top_p, top_k and min_p (with
+SGLANG_RETURN_ORIGINAL_LOGPROB on the server, also before the temperature). A turn may also end with one of the model's
+eos tokens, because ignore_eos would switch off stop_token_ids as well. The seed has an effect only under
+--enable-deterministic-inference.
 """
 
 from __future__ import annotations
@@ -30,17 +31,17 @@ FLUSH_PAUSE_S = 0.5
 
 
 class SGLang:
-    """The Dialect."""
+    """The Dialect of SGLang."""
 
     trainable = True
 
     def __init__(self, unused_ids: Sequence[int] = ()) -> None:
-        """unused_ids: as Dialect has them."""
+        """unused_ids: see Dialect."""
         self.unused_ids = frozenset(unused_ids)
         self._bias = {"logit_bias": {str(i): LEAST_BIAS for i in unused_ids}} if unused_ids else {}
 
     async def look(self, server: SamplingServer) -> int | None:
-        """Not by /health, which samples a token: on a server that somebody has left paused nothing ever would."""
+        """Does not use /health, which samples a token and would hang on a server that was left paused."""
         mine = server.memory.get("adapter")
         server.memory.clear()
         cards = await server.get("/v1/models", _cards)
@@ -64,7 +65,7 @@ class SGLang:
                 raise ConfigError(
                     f"{server.shown} takes no weights: {e}; use SGLang 0.5.6 or later, which has /model_info"
                 ) from e
-            if e.kind == "http_4xx":  # which would not be the server's fault
+            if e.kind == "http_4xx":  # http_4xx would count as the request's own fault
                 hint = f"; {_LORA}" if version.is_adapter else ""
                 raise EngineError(f"{e}{hint}", kind="refused") from e
             raise
@@ -136,12 +137,12 @@ class SGLang:
         except EngineError as e:
             if e.kind != "http_4xx" or version is None or not version.is_adapter or await self.holds(server, version):
                 raise
-            raise EngineError(str(e), kind="stale") from e  # it has been started anew, without the adapter
+            raise EngineError(str(e), kind="stale") from e  # it was restarted and lacks the adapter
 
     async def _refuse_raw(
         self, server: SamplingServer, token_ids: Sequence[int], temperature: float, version: Version | None
     ) -> None:
-        """Raise ConfigError where log-probs are those of the untempered distribution."""
+        """Raise ConfigError if log-probs are those of the untempered distribution."""
 
         async def sample(prompt: Sequence[int], temperature: float) -> Sampled:
             hot = SamplingParams(max_tokens=PROBED, temperature=temperature)
@@ -173,7 +174,7 @@ def sglang(
     max_response_bytes: int = 2**26,
     trust_env: bool = True,
 ) -> RemoteEngine:
-    """`engine: sglang`. context_limit: the model's own. unused_ids: as Dialect has them. Raises ConfigError."""
+    """`engine: sglang`. context_limit: the model's own. unused_ids: see Dialect. Raises ConfigError."""
     access = Access(
         api_key_env=api_key_env,
         timeout_s=timeout_s,
@@ -199,7 +200,7 @@ _LORA = "start it with --enable-lora --max-lora-rank RANK --lora-target-modules 
 
 
 def _payload(token_ids: Sequence[int], sampling: Mapping[str, Any], version: Version | None) -> dict[str, Any]:
-    """What every request says: all of the turn comes back, as it was sampled."""
+    """Return the fields of every request: the whole turn comes back exactly as it was sampled."""
     adapter = {"lora_path": version.name} if version is not None and version.is_adapter else {}
     as_sampled = {"no_stop_trim": True, "skip_special_tokens": False, "spaces_between_special_tokens": False}
     return {
@@ -211,7 +212,7 @@ def _payload(token_ids: Sequence[int], sampling: Mapping[str, Any], version: Ver
 
 
 async def _flush(server: SamplingServer) -> None:
-    """Until nothing is left of what was sampled: a reload that finds something ends the server."""
+    """Wait until the server has no sampling left, because a reload during sampling would end the server."""
     for attempt in range(1, FLUSHES + 1):
         try:
             await server.order("/flush_cache", {})
@@ -237,7 +238,8 @@ def _weight_version(body: Any) -> str:
 
 
 def _of(body: Any, version: Version | None) -> tuple[Mapping[str, Any], str]:
-    """meta_info and text of a reply. Raises EngineError (`stale`) where other weights than `version` gave it."""
+    """Return meta_info and text of a reply. Raises EngineError (`stale`) if weights other than `version` produced
+    it."""
     try:
         meta, text = body["meta_info"], str(body["text"])
         held = str(meta["weight_version"]) if version is not None and not version.is_adapter else None
@@ -255,9 +257,9 @@ def _sampled(meta: Mapping[str, Any], text: str, sampling: SamplingParams) -> Sa
     except (KeyError, TypeError, ValueError, IndexError) as e:
         raise EngineError(f"no sampled tokens with log-probs in {str(meta)[:200]}", kind="garbage") from e
     if len(rows) != counted:
-        raise EngineError(f"{len(rows)} tokens, of {counted} that it counts", kind="garbage")
+        raise EngineError(f"{len(rows)} tokens, but {counted} by its own count", kind="garbage")
     tokens = tuple(token for _, token in rows)
-    # of a turn that stops with the last token it may have SGLang says that it was cut short
+    # SGLang reports a turn that stops with its last allowed token as truncated
     if (tokens and tokens[-1] in sampling.stop_token_ids) or any(s in text for s in sampling.stop if s):
         reason = FinishReason.STOP
     return Sampled(tokens, tuple(logprob for logprob, _ in rows), reason)
@@ -267,7 +269,7 @@ def _scores(meta: Mapping[str, Any], token_ids: Sequence[int]) -> list[float]:
     try:
         rows = [(row[0], int(row[1])) for row in meta["input_token_logprobs"]]
         if [token for _, token in rows] != list(token_ids):
-            raise ValueError("other tokens than were asked")
+            raise ValueError("other tokens than requested")
         return [float(logprob) for logprob, _ in rows[1:]]
     except (KeyError, TypeError, ValueError, IndexError) as e:
         raise EngineError(f"no log-probs of the prompt's tokens in {str(meta)[:200]}", kind="garbage") from e

@@ -1,4 +1,5 @@
-"""Whether a server's log-probs are those of the distribution that it samples from, where that is no plain one."""
+"""Check whether a server's log-probs are those of the distribution that it samples from, if that is not the plain
+one."""
 
 from __future__ import annotations
 
@@ -8,19 +9,19 @@ from collections.abc import Awaitable, Callable, Sequence
 from agentgrpo.engines.remote.server import Sampled, SamplingServer
 
 PROBED = 4
-"""Tokens sampled to see it."""
+"""Number of tokens sampled for the check."""
 TEMPERED = 1e-2
-"""They are not where none is farther from the plain one."""
+"""Minimum difference from the plain log-probs; below it, the log-probs are not tempered."""
 Sample = Callable[[Sequence[int], float], Awaitable[Sampled]]
-"""(prompt, temperature) -> a turn of PROBED tokens at most."""
+"""(prompt, temperature) -> a turn of at most PROBED tokens."""
 Score = Callable[[Sequence[int]], Awaitable[list[float]]]
 
 
 async def is_tempered(
     server: SamplingServer, token_ids: Sequence[int], temperatures: tuple[float, float], *, sample: Sample, score: Score
 ) -> bool:
-    """Whether log-probs at other temperatures are others: at one of two, however flat or sharp the policy is. Found out
-    once for each time that the server joins; what is known of it may be forgotten at any await."""
+    """Return whether log-probs change with the temperature, at one of two temperatures at least, however flat or sharp
+    the policy is. Determined once each time the server joins; server.memory may be cleared at any await."""
     async with server.memory.setdefault("probing", asyncio.Lock()):
         found: bool | None = server.memory.get("is_tempered")
         if found is None:

@@ -1,4 +1,4 @@
-"""Turns that come as text: where they end in the tokens of ours that spell them, and how many of these fit."""
+"""Turns that arrive as text: where they end in our tokens that spell them, and how many of these tokens fit."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def refuse_grammar(sampling: SamplingParams) -> None:
 
 
 def room_for(token_ids: Sequence[int], sampling: SamplingParams, max_context: int) -> int:
-    """Tokens that may be sampled. Raises EngineError where none may, and as refuse_grammar does."""
+    """Return the number of tokens that may be sampled. Raises EngineError if it would be 0, and as refuse_grammar."""
     refuse_grammar(sampling)
     room = min(sampling.max_tokens, max_context - len(token_ids))
     if room < 1:
@@ -36,16 +36,17 @@ def room_for(token_ids: Sequence[int], sampling: SamplingParams, max_context: in
 
 
 def end_of(tokens: Sequence[int], sampling: SamplingParams, decode: Decode) -> int:
-    """Tokens up to and including the first that ends the turn; all where none does."""
+    """Return the number of tokens up to and including the first one that ends the turn, else the number of all
+    tokens."""
     stopped = next((n for n, token in enumerate(tokens, start=1) if token in sampling.stop_token_ids), len(tokens))
     if not sampling.stop:
         return stopped
-    # what a beginning spells, a longer one spells too, so the first that holds a stop string can be bisected
+    # a longer prefix still contains the text of a shorter one, so the first prefix with a stop string can be bisected
     return bisect_left(range(stopped), True, key=lambda n: _has_stop(tokens[:n], sampling, decode))
 
 
 def is_ended(tokens: Sequence[int], sampling: SamplingParams, decode: Decode) -> bool:
-    """Whether the turn `tokens`, which goes no further than `end_of`, ends as its agent wants it."""
+    """Return whether `tokens`, a turn already cut at `end_of`, ends with a stop token or a stop string."""
     return (bool(tokens) and tokens[-1] in sampling.stop_token_ids) or _has_stop(tokens, sampling, decode)
 
 

@@ -1,20 +1,20 @@
-"""Weights to one vLLM server over the network: no file system that trainer and server share.
+"""Send weights to one vLLM server over the network, without a shared file system.
 
-The first process of the run listens; every worker of the server calls it, and both make a process group of their own,
-in which the tensors of the folder are broadcast one after the other. What is said beside that goes through a store:
+The first process of the run listens. Every worker of the server connects to it, and both sides create a separate
+process group, in which the tensors of the folder are broadcast one after another. Other messages go through a store:
 
-    callers        how many workers have called
-    begin          all have: connect
+    callers        number of workers that have connected
+    begin          all workers have connected: create the group
     tensor N       name, type and shape of the Nth tensor; or that there are no more, or that the sender has failed
-    worker K       what worker K has failed with; empty = it has all of them
+    worker K       the error of worker K; empty = it has received all tensors
 
-A server is sent to by itself and at any time, so that one that dies holds up no other and one that comes back is given
-the weights that it lacks. Workers never raise: vLLM would leave the others' replies unread, and take them for those of
-the next call.
+Each server is served separately and at any time, so that a failed server delays no other, and a returning one receives
+the weights that it lacks. Workers never raise: vLLM would leave the replies of the other workers unread, and take them
+for replies to the next call.
 
     vllm serve MODEL --worker-extension-cls agentgrpo.engines.remote.transfer.WeightReceiver
 
-This module runs in the server's processes too: it needs torch and safetensors, and nothing else of this package.
+This module also runs in the server's processes: it needs torch and safetensors, but nothing else of this package.
 """
 
 from __future__ import annotations
@@ -37,18 +37,19 @@ from safetensors import safe_open
 from torch import Tensor
 
 BACKENDS = ("gloo", "nccl")
-"""gloo: between memories, over TCP. nccl: between devices, of which trainer and server may not share one."""
+"""gloo: from main memory to main memory, over TCP. nccl: from device to device; trainer and server may not share
+one."""
 PATIENCE_S = 60.0
-"""For all workers to call, and for every single tensor. So long a worker may wait when another one has failed: a
-connection that ends just before something is to come through it goes unnoticed."""
+"""Seconds for all workers to connect, and for every single tensor. A worker may wait this long after another one has
+failed, because a connection that ends just before data arrives goes unnoticed."""
 _GLOO_CONNECTS = 5
-"""Times its timeout is what gloo waits for a connection: with PATIENCE_S a worker whose sender dies while they connect
-would be held up for five minutes."""
+"""gloo waits this many times its timeout for a connection: with PATIENCE_S, a worker whose sender fails while
+connecting would be held up for five minutes."""
 CONNECT_S = 10.0
-"""For a worker to reach the sender, who listens before any is told to call; torch tries twice. A worker that comes too
-late finds nobody."""
+"""Seconds for a worker to reach the sender, which listens before any worker is told to connect; torch tries twice. A
+worker that comes too late finds no sender."""
 FAREWELL_S = 2.0
-"""For workers to say what they have failed with."""
+"""Seconds for workers to report their errors."""
 POLL_S = 0.02
 _CPU = torch.device("cpu")
 _BLOCKING = "TORCH_NCCL_BLOCKING_WAIT"
@@ -59,13 +60,13 @@ class TransferError(RuntimeError):
 
 
 class GivenUp(TransferError):
-    """Nobody waits for them any more."""
+    """The transfer was abandoned."""
 
 
 class Sending:
-    """One transfer of the weights in `folder` to the `receivers` workers that a server has.
+    """One transfer of the weights in `folder` to the `receivers` workers of a server.
 
-    `run` goes in a thread, while the server is told to have its workers call `agentgrpo_receive` with `call`."""
+    `run` runs in a thread, while the server is told to have its workers call `agentgrpo_receive` with `call`."""
 
     def __init__(
         self,
@@ -78,9 +79,9 @@ class Sending:
         device: torch.device = _CPU,
         host: str | None = None,
     ) -> None:
-        """server_host: where the server is. host: the address of this machine that its workers call; None = the one on
-        the way to it. device: that the weights are sent from, with nccl. timeout_s: for the workers to have put the
-        weights in place once they are there. Raises TransferError."""
+        """server_host: host of the server. host: the address of this machine that its workers connect to; None = the
+        one on the route to the server. device: device from which weights are sent with nccl. timeout_s: for the workers
+        to install the weights once they have arrived. Raises TransferError."""
         self._folder, self._timeout_s, self._is_over = folder, timeout_s, threading.Event()
         self._device = device if backend == "nccl" else _CPU
         try:
@@ -91,11 +92,11 @@ class Sending:
         self.call = {"host": host, "port": self._store.port, "receivers": receivers, "backend": backend}
 
     def give_up(self) -> None:
-        """Has `run` raise GivenUp, at the latest PATIENCE_S later."""
+        """Make `run` raise GivenUp within PATIENCE_S."""
         self._is_over.set()
 
     def run(self) -> None:
-        """Raises TransferError."""
+        """Send the weights. Raises TransferError."""
         host, receivers = self.call["host"], self.call["receivers"]
         sent, failure = 0, None
         try:
@@ -108,20 +109,20 @@ class Sending:
                 _finish(self._device)
                 if not self._wait(lambda: self._have_reported(receivers), self._timeout_s):
                     raise TransferError(f"its workers have not put the weights in place within {self._timeout_s:g} s")
-        except Exception as e:  # also one of the files or the device: workers wait for what comes next
+        except Exception as e:  # also errors of files or device, because workers wait for the next message
             failure = e
             for number in (sent, sent + 1):
                 self._store.set(_tensor(number), json.dumps({"lost": str(e)}))
         try:
             self._refuse_failed(failure)
         finally:
-            self._store = None  # closed, also for a worker that waits for one that never called
+            self._store = None  # closes it, also for workers that wait for a missing worker
 
     def _announced(self) -> Iterator[Tensor]:
         number = itertools.count()
         for path in sorted(self._folder.glob("*.safetensors")):
             with safe_open(path, framework="pt", device=str(self._device)) as file:
-                for name in file.keys():  # noqa: SIM118 - it is no mapping
+                for name in file.keys():  # noqa: SIM118 - not a mapping
                     self._refuse_over()
                     tensor = file.get_tensor(name).contiguous()
                     about = {"name": name, "type": str(tensor.dtype).removeprefix("torch."), "shape": [*tensor.shape]}
@@ -137,7 +138,7 @@ class Sending:
             )
 
     def _refuse_failed(self, failure: Exception | None) -> None:
-        """Raise TransferError with what the workers say, and the sender itself."""
+        """Raise TransferError with the errors of the workers and of the sender itself."""
         late = time.monotonic() + FAREWELL_S
         while not self._have_reported(self._callers) and time.monotonic() < late:
             time.sleep(POLL_S)
@@ -167,15 +168,15 @@ class Sending:
 
 
 class WeightReceiver:
-    """What a worker of vLLM inherits besides its own class."""
+    """A mixin for the worker class of vLLM."""
 
     def agentgrpo_receive(self: Any, host: str, port: int, receivers: int, backend: str) -> None:
-        """Replace the model's weights by those that are sent by `host`, `port`, who is told how it went. Where it
-        failed the weights are neither the old ones nor the new. Never raises."""
+        """Replace the model's weights by those sent from `host`, `port`, and report the outcome to the sender. After a
+        failure the weights are neither the old nor the new ones. Never raises."""
         try:
             store = _store(host, port, is_master=False)
             rank = store.add("callers", 1)
-        except RuntimeError:  # the sender will miss it
+        except RuntimeError:  # the sender will notice that this worker is missing
             return
         device = self.device if backend == "nccl" else _CPU
         try:
@@ -190,8 +191,8 @@ class WeightReceiver:
 
 
 class _Group:
-    """A process group beside the default one, which trainer and server each have for themselves. Only when nothing
-    refers to it any longer are its connections closed, and does the other side notice."""
+    """A process group beside the default group of trainer or server. Its connections are closed, and the other side
+    notices, only when the last reference to it is gone."""
 
     def __init__(self, store: Any, backend: str, rank: int, size: int, host: str) -> None:
         timeout = timedelta(seconds=PATIENCE_S)
@@ -199,7 +200,7 @@ class _Group:
             options = dist.ProcessGroupNCCL.Options()
             options._timeout = timeout
             blocking = os.environ.get(_BLOCKING)
-            os.environ[_BLOCKING] = "1"  # a lost peer is an error of `wait`, and not the end of this process
+            os.environ[_BLOCKING] = "1"  # a lost peer raises in `wait` instead of ending this process
             try:
                 self._group: Any = dist.ProcessGroupNCCL(store, rank, size, options)
             finally:
@@ -239,7 +240,7 @@ def _received(group: _Group, store: Any, device: torch.device) -> Iterator[tuple
 def _report(store: Any, rank: int, failure: str) -> None:
     try:
         store.set(_worker(rank), failure)
-    except RuntimeError:  # the sender is gone, and with it whoever would want to know
+    except RuntimeError:  # the sender is gone, so no one needs the report
         return
 
 
@@ -263,14 +264,14 @@ def _worker(rank: int) -> str:
 
 
 def _finish(device: torch.device) -> None:
-    """Until what was sent to or by `device` is there."""
+    """Wait until the transfers to or from `device` are complete."""
     if device.type == "cuda":
         torch.cuda.synchronize(device)
 
 
 def _host_towards(host: str) -> str:
-    """This machine's address on the way to `host`."""
+    """Return this machine's address on the route to `host`."""
     family, kind, protocol, _, address = socket.getaddrinfo(host, 9, type=socket.SOCK_DGRAM)[0]
     with closing(socket.socket(family, kind, protocol)) as probe:
-        probe.connect(address)  # of a datagram socket: nothing is sent
+        probe.connect(address)  # a datagram socket sends nothing on connect
         return str(probe.getsockname()[0])

@@ -1,14 +1,14 @@
-"""vLLM (0.32), by POST /v1/completions with prompts of token ids.
+"""vLLM (0.32), through POST /v1/completions with prompts of token ids.
 
     vllm serve MODEL --logprobs-mode processed_logprobs [--enable-lora --max-lora-rank RANK]
-    VLLM_MAX_STOP_STRINGS=16             agents stop at more than the four that it takes by default
-    VLLM_ALLOW_RUNTIME_LORA_UPDATING=1   an adapter is trained
-    VLLM_SERVER_DEV_MODE=1               a whole model is trained
+    VLLM_MAX_STOP_STRINGS=16             if agents have more than the four stop strings allowed by default
+    VLLM_ALLOW_RUNTIME_LORA_UPDATING=1   if an adapter is trained
+    VLLM_SERVER_DEV_MODE=1               if a whole model is trained
     --worker-extension-cls agentgrpo.engines.remote.transfer.WeightReceiver
-                                         and is sent over the network: engine.sync=gloo or nccl
+                                         and if it is sent over the network: engine.sync=gloo or nccl
 
-Tied embeddings are written as two (WeightFiles): of a model with tied ones, vLLM 0.32 on a CPU answers a reload with
-200 and goes on with the old output layer.
+Tied embeddings are written as two tensors (WeightFiles): for a model with tied embeddings, vLLM 0.32 on a CPU answers a
+reload with 200 and continues with the old output layer.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ from agentgrpo.engines.remote.tempered import PROBED, is_tempered
 from agentgrpo.engines.remote.vllm_weights import VLLMWeights, refuse_sync
 
 STOPS = 4
-"""Stop strings that a server takes where its environment says nothing else."""
+"""Number of stop strings that a server accepts by default."""
 _ID = "token_id:"
 _SAMPLED: Mapping[str, Any] = {"logprobs": 0, "return_tokens_as_token_ids": True}
-"""Of the tokens that are sampled, and of no others, in exact spelling."""
+"""Request log-probs of the sampled tokens only, with their exact token ids."""
 
 
 class Since:
-    """Asks for many at once what must have been asked after each of them came."""
+    """Shares one query among concurrent callers; each caller gets an answer to a query that began after its call."""
 
     def __init__(self) -> None:
         self._asked = self._answered = 0
@@ -54,8 +54,8 @@ class Since:
 
 
 class VLLM:
-    """The Dialect. served_model: the name that the servers give the model; None = the first that they list.
-    unused_ids: as Dialect has them."""
+    """The Dialect of vLLM. served_model: the servers' name of the model; None = the first listed model. unused_ids: see
+    Dialect."""
 
     trainable = True
 
@@ -129,7 +129,8 @@ class VLLM:
         return scores
 
     def _payload(self, server: SamplingServer, token_ids: Sequence[int], version: Version | None) -> dict[str, Any]:
-        """What every request says: no penalty, no stop of the server's own, and no keys and values of other weights."""
+        """Return the fields of every request: no penalties, no stop tokens of the server's own, and no cached keys and
+        values of other weights."""
         name = version.name if version is not None else "base"
         return {
             "model": name if version is not None and version.is_adapter else server.memory["model"],
@@ -150,7 +151,7 @@ class VLLM:
         try:
             return await server.post("/v1/completions", payload, lambda body: read(_of(body, payload["model"])))
         except EngineError as e:
-            if "HTTP 404" in str(e) and version is not None:  # it has been started anew, without the adapter
+            if "HTTP 404" in str(e) and version is not None:  # it was restarted and lacks the adapter
                 raise EngineError(str(e), kind="stale") from e
             if e.kind == "http_4xx" and len(stop := payload.get("stop", ())) > STOPS:
                 raise ConfigError(
@@ -162,7 +163,7 @@ class VLLM:
     async def _refuse_raw(
         self, server: SamplingServer, token_ids: Sequence[int], sampling: SamplingParams, version: Version | None
     ) -> None:
-        """Raise ConfigError where log-probs are those of the untempered distribution, as a server's are by default."""
+        """Raise ConfigError if log-probs are those of the untempered distribution, as a server returns by default."""
 
         async def sample(prompt: Sequence[int], temperature: float) -> Sampled:
             asked = {**self._payload(server, prompt, version), **_SAMPLED, **self._bias, "max_tokens": PROBED}
@@ -202,7 +203,7 @@ def vllm(
     max_response_bytes: int = 2**26,
     trust_env: bool = True,
 ) -> RemoteEngine:
-    """`engine: vllm`. context_limit: the model's own. unused_ids: as Dialect has them. Raises ConfigError."""
+    """`engine: vllm`. context_limit: the model's own. unused_ids: see Dialect. Raises ConfigError."""
     refuse_sync(sync, weights)
     access = Access(
         api_key_env=api_key_env,
@@ -237,7 +238,7 @@ def _cards(body: Any) -> list[Mapping[str, Any]]:
 
 
 def _of(body: Any, model: str) -> Mapping[str, Any]:
-    """The one choice of a completion by `model`."""
+    """Return the only choice of a completion by `model`."""
     try:
         if body["model"] != model:
             raise EngineError(f"the model {str(body['model'])[:100]} answered, {model} was asked", kind="stale")
@@ -256,7 +257,7 @@ def _sampled(choice: Mapping[str, Any]) -> Sampled:
     except (KeyError, TypeError, ValueError, AttributeError) as e:
         raise EngineError(f"no sampled tokens with log-probs in {str(choice)[:200]}", kind="garbage") from e
     if len(tokens) != choice["completion_tokens"]:
-        raise EngineError(f"{len(tokens)} tokens, of {choice['completion_tokens']} that it counts", kind="garbage")
+        raise EngineError(f"{len(tokens)} tokens, but {choice['completion_tokens']} by its own count", kind="garbage")
     return Sampled(tokens, logprobs, reason)
 
 

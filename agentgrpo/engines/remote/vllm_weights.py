@@ -1,9 +1,9 @@
-"""How a vLLM server is given weights, and asked which it has.
+"""Give weights to a vLLM server, and ask which weights it has.
 
-an adapter       loaded from disk under a new name for each version, so that a server that has another one, or none,
-                 cannot answer
-a whole model    in place of the server's own, from disk (sync=disk) or over the network (sync=gloo, nccl: transfer);
-                 named by its version, for which the server is asked again after each turn
+an adapter       is loaded from disk under a new name for each version, so that a server that has another version, or
+                 none, cannot answer
+a whole model    replaces the server's own, from disk (sync=disk) or over the network (sync=gloo, nccl: transfer); its
+                 name is the version, which is checked on the server again after each turn
 """
 
 from __future__ import annotations
@@ -22,24 +22,24 @@ from agentgrpo.engines.remote.server import SamplingServer, Version
 from agentgrpo.engines.remote.transfer import BACKENDS, GivenUp, Sending, TransferError, WeightReceiver
 
 LOADING = "agentgrpo-loading"
-"""Name of the weights of a server that is being given others."""
+"""Name of the weights of a server while it is loading new ones."""
 SYNCS = ("disk", *BACKENDS)
 GIVE_UP_S = 5.0
-"""For a transfer that nobody waits for to end by itself; one that does not is left alone."""
+"""Seconds to wait for an abandoned transfer to end by itself."""
 RECEIVE = WeightReceiver.agentgrpo_receive.__name__
 
 
 class VLLMWeights:
-    """sync: one of SYNCS. sync_host: the address of this machine that servers call for weights; None = the one on the
-    way to each of them. device: that the weights are on."""
+    """sync: one of SYNCS. sync_host: the address of this machine at which servers fetch weights; None = the one on the
+    route to each server. device: the device of the weights."""
 
     def __init__(self, sync: str, sync_host: str | None, device: torch.device) -> None:
         self._sync, self._sync_host, self._device = sync, sync_host, device
 
     async def of(self, server: SamplingServer) -> str:
-        """The name of the whole model that it has. Raises ConfigError where the server does not say it."""
+        """Return the name of the server's whole model. Raises ConfigError if the server does not report it."""
         try:
-            timeout_s = server.access.timeout_s  # the model's process answers, between its steps
+            timeout_s = server.access.timeout_s  # the model's process answers between its steps, which may take long
             return await server.get("/weight_info", lambda body: str(body["weight_version"]), timeout_s=timeout_s)
         except EngineError as e:
             if e.kind != "http_4xx":
@@ -47,7 +47,7 @@ class VLLMWeights:
             raise ConfigError(f"{server.shown} does not say which weights it has; {_DEV_MODE}") from e
 
     async def install(self, server: SamplingServer, version: Version, *, has_adapter: bool) -> None:
-        """has_adapter: one of this name is there already."""
+        """Make the server use `version`. has_adapter: an adapter of this name is already loaded."""
         try:
             if version.is_adapter:
                 await self._load_adapter(server, version, has_adapter)
@@ -56,7 +56,7 @@ class VLLMWeights:
         except EngineError as e:
             if "HTTP 404" in str(e) and e.kind == "http_4xx":
                 raise ConfigError(_missing(server, version, str(e))) from e
-            if e.kind == "http_4xx":  # which would not be the server's fault
+            if e.kind == "http_4xx":  # http_4xx would count as the request's own fault
                 raise EngineError(str(e), kind="refused") from e
             raise
 
@@ -79,7 +79,8 @@ class VLLMWeights:
         await server.order("/update_weight_version", {"new_version": version.name})
 
     async def _send(self, server: SamplingServer, version: Version) -> None:
-        """Raises EngineError (transfer) where they did not arrive, ConfigError where the server cannot take any."""
+        """Send the weights over the network. Raises EngineError (transfer) if they did not arrive, and ConfigError if
+        the server cannot receive any."""
         receivers = await server.get("/get_world_size", lambda body: int(body["world_size"]))
         try:
             sending = Sending(
@@ -108,7 +109,7 @@ class VLLMWeights:
 
 def _refuse_failed(server: SamplingServer, order: asyncio.Future[None], sent: asyncio.Future[None]) -> None:
     told = None if order.cancelled() else order.exception()
-    if told is not None and RECEIVE in str(told):  # as the name of a method that its workers have not
+    if told is not None and RECEIVE in str(told):  # its workers lack this method
         raise ConfigError(f"{server.shown} cannot be sent weights; {_RECEIVER}: {told}") from told
     failure = sent.exception() if sent.done() else TransferError("the transfer hangs")
     if failure is not None and not isinstance(failure, GivenUp):
@@ -118,13 +119,14 @@ def _refuse_failed(server: SamplingServer, order: asyncio.Future[None], sent: as
 
 
 def _look_at(ended: asyncio.Future[None]) -> None:
-    """So that a failure that nobody waits for any longer is not reported as forgotten."""
+    """Retrieve the exception of an abandoned future, so that asyncio does not report it as never retrieved."""
     if not ended.cancelled():
         ended.exception()
 
 
 def _in_thread(run: Callable[[], None]) -> asyncio.Future[None]:
-    """What `run` comes to, in a thread that keeps no program from ending: one that hangs can only be forgotten."""
+    """Run `run` in a daemon thread and return a future of its outcome: a thread that hangs can only be abandoned, but
+    does not keep the program from ending."""
     loop = asyncio.get_running_loop()
     outcome: asyncio.Future[None] = loop.create_future()
 
@@ -142,7 +144,7 @@ def _in_thread(run: Callable[[], None]) -> asyncio.Future[None]:
             run()
         except Exception as e:
             error = e
-        with suppress(RuntimeError):  # the loop is closed: nobody waits
+        with suppress(RuntimeError):  # the loop is closed, and no one awaits the outcome
             loop.call_soon_threadsafe(settle, error)
 
     threading.Thread(target=work, name="agentgrpo-transfer", daemon=True).start()
@@ -150,7 +152,7 @@ def _in_thread(run: Callable[[], None]) -> asyncio.Future[None]:
 
 
 def refuse_sync(sync: str, weights: WeightFiles) -> None:
-    """Raise ConfigError where these weights do not go that way."""
+    """Raise ConfigError if these weights cannot be sent in this way."""
     if sync not in SYNCS:
         raise ConfigError(f"engine.sync={sync}; {', '.join(SYNCS)} are allowed")
     if sync == "nccl" and weights.device.type != "cuda":

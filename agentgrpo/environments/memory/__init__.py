@@ -1,1 +1,1 @@
-"""Memory: what an agent writes down, and how it is searched, read and judged afterwards."""
+"""Memory: the notes of an agent, and how they are searched, read and judged afterwards."""

@@ -1,9 +1,9 @@
-"""What the parts of a memory are to each other.
+"""The interfaces between the parts of a memory.
 
 sampled call --Memory.apply--> Applied, Change   Memory.passages --Reader--> answers   [Change] --EntryJudge--> verdict
 
-Documents are Passages everywhere: title = the kind of an entry ("semantic", ...) or "" of a raw chunk, in the order in
-which they were written, so that what is newer stands later. So the same reader reads memories and raw chunks.
+Documents are Passages everywhere, in the order of writing, the newest last. Their title is the kind of an entry
+("semantic", ...), or "" for a raw chunk. So the same reader reads memories and raw chunks.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from agentgrpo.tasks.dialogue import Question
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemoryEntry:
-    """One note. No two of one kind have the same text."""
+    """One note. Notes of one kind have different texts."""
 
     id: str
     kind: str
@@ -29,9 +29,8 @@ class MemoryEntry:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Change:
-    """What one call did: insert (before is None), delete (after is None), update; core is either of the last two, of
-    the core paragraph. Undone backwards, the changes of an
-    episode lead back to an empty memory."""
+    """The effect of one call. An insert has no `before`, a delete no `after`, an update both; core writes, replaces or
+    empties the core paragraph. Undoing the changes of an episode backwards leads to an empty memory."""
 
     op: str
     """insert | update | delete | core."""
@@ -42,8 +41,8 @@ class Change:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Applied:
-    """What came of one call. SUCCESS without a change is an explicit skip. INVALID_ARGS: wrong or missing arguments, an
-    id that is not there, an exact duplicate, a text over its limit of tokens; TOOL_NOT_FOUND: no such operation.
+    """The result of one call. SUCCESS without a change is an explicit skip. INVALID_ARGS: wrong or missing arguments,
+    an unknown id, an exact duplicate, a text over its limit of tokens. TOOL_NOT_FOUND: no such operation.
     A call that fails changes nothing."""
 
     outcome: Outcome
@@ -53,18 +52,18 @@ class Applied:
 
 
 class MemorySearch(Protocol):
-    """How a reader finds its way in documents."""
+    """The search with which a reader finds documents."""
 
     identity: str
-    """All of it that decides what it finds: part of the key that answers are kept under."""
+    """Everything that determines its results; part of the key of cached answers."""
 
     def over(self, documents: Sequence[Passage]) -> Index: ...
 
 
 class Index(Protocol):
     def search(self, query: str, *, top_k: int) -> list[Passage]:
-        """Best first, of equally good ones the newest; at most top_k; what shares nothing with the query is left
-        out."""
+        """Return at most top_k documents, best first, the newest first among equals. Documents that share nothing with
+        the query are left out."""
         ...
 
 
@@ -74,12 +73,12 @@ class Reader(Protocol):
     identity: str
 
     async def answer(self, questions: Sequence[Question], documents: Sequence[Passage]) -> list[str]:
-        """One text per question, in order, from nothing but the documents; "" for all of them where there is no
+        """Return one text per question, in order, from the documents alone; "" for every question if there is no
         document, so that an empty memory earns nothing. Raises JudgeError."""
         ...
 
     def counts(self) -> dict[str, float]:
-        """Totals since it was built, such as calls, cached, cost; empty where it asks nobody."""
+        """Totals since it was built, such as calls, cached, cost; empty if it asks no model."""
         ...
 
     async def close(self) -> None: ...
@@ -87,12 +86,12 @@ class Reader(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChunkGrade:
-    """How what was written of one chunk is to be seen."""
+    """The grade of the changes made for one chunk."""
 
     verdicts: tuple[bool | None, ...]
-    """Of each change of the chunk, in order, whether it is right; None = not judged."""
+    """Whether each change of the chunk is right, in order; None = not judged."""
     wanted: int | None = None
-    """How many changes were asked for; None = nobody knows."""
+    """Number of changes that the chunk asks for; None = unknown."""
 
     @property
     def judged(self) -> int:
@@ -105,8 +104,8 @@ class ChunkGrade:
 
 class EntryJudge(Protocol):
     async def judge(self, task: Task, chunk: int, changes: Sequence[Change]) -> ChunkGrade:
-        """`changes`: all of the episode so far, in order (Memory.history). Those of that chunk get a verdict each; the
-        others say what was stored before it. Raises JudgeError."""
+        """Give each change of `chunk` a verdict. `changes`: all changes of the episode so far, in order
+        (Memory.history); the earlier ones tell what was stored before. Raises JudgeError."""
         ...
 
     async def close(self) -> None: ...

@@ -1,16 +1,16 @@
-"""What a memory that was learned is held against: rules that choose what to keep, or what to read, by a rule.
+"""Baselines for a learned memory: rules that choose what to keep, or what to read.
 
     nothing        keeps nothing: what a reader earns by chance
     everything     every sentence is an entry
     last_k         the last chunks
     rag_top1       keeps every chunk; for each question the best one is read
-    rag_chunks     the same with the best ones
-    rag_recent     the same with a reader that knows how raw text changes its mind, where the reader has such a form
-    rag_sentences  the same by sentence: the strongest, as it keeps all and reads nothing but what a question is about
-    long_context   the reader is given every chunk; a model is shown all of them, of its context_tokens the newest
+    rag_chunks     like rag_top1 with the best chunks
+    rag_recent     like rag_chunks with a reader that follows changes in raw text, if the reader has such a form
+    rag_sentences  like rag_recent by sentence: the strongest, as it keeps all and reads only the relevant sentences
+    long_context   the reader gets every chunk; a model is shown all chunks, or the newest that fit in context_tokens
 
-The reader is the policy's own. last_k and the others of rag take as many whole chunks, or sentences, as come closest to
-the tokens that the policy's memory takes of a task of the same kind, and at least one.
+The reader is the policy's own. last_k and the rag baselines except rag_top1 take the number of whole chunks, or
+sentences, that comes closest to the tokens of the policy's memory in tasks of the same kind, and at least one.
 """
 
 from __future__ import annotations
@@ -38,16 +38,17 @@ WHOLE = "memory_tokens: of all chunks, which the reader is given and searches"
 SHOWN = "memory_tokens: of the chunks that the model is shown in one prompt, in full: the newest, up to"
 RECENT = "its reader takes what is newest for true, and reads what is withdrawn or changed"
 Count: TypeAlias = Callable[[str], int]
-"""Tokens of a text."""
+"""Counts the tokens of a text."""
 Documents: TypeAlias = tuple[Passage, ...]
 Rule: TypeAlias = Callable[[Documents, Sequence[Question], float], list[Documents]]
-"""(chunks, questions, tokens that may be taken) -> what is read for each question, oldest first."""
+"""(chunks, questions, token budget) -> the documents read for each question, oldest first."""
 
 
 def memory_baselines(
     share: Mapping[str, float], *, reader: Reader, count_tokens: Count, kind: str
 ) -> dict[str, Runner]:
-    """kind: of an entry, as the policy writes them. share: of a task's tokens."""
+    """kind: the kind of the policy's entries. share: kind of task -> the share of its tokens that may be kept; "" = any
+    kind."""
     best = Best(count_tokens)
     rules: dict[str, tuple[Rule, Reader, str]] = {
         "nothing": (nothing, reader, ""),
@@ -56,11 +57,11 @@ def memory_baselines(
         "rag_top1": (best_one, reader, READ),
         "rag_chunks": (best, reader, READ),
     }
-    aware = getattr(reader, "recency_aware", None)  # of cloze
+    aware = getattr(reader, "recency_aware", None)  # only ClozeReader has it
     if aware is not None:
         rules["rag_recent"] = (best, aware(), f"{READ}; {RECENT}")
         rules["rag_sentences"] = (BestSentences(count_tokens), aware(), f"{READ}, by sentence; {RECENT}")
-    unsearched = getattr(reader, "unsearched", None)  # of models
+    unsearched = getattr(reader, "unsearched", None)  # only model readers have it
     rules["long_context"] = (whole, reader, WHOLE)
     if unsearched is not None:
         shown, limit = unsearched(), reader.context_tokens  # type: ignore[attr-defined]
@@ -82,8 +83,8 @@ class Ruled:
     async def run(
         self, task: Task, *, sample_index: int, stream: str, sampling: SamplingParams, attempt: int = 0
     ) -> Episode:
-        """One attempt, whose metrics are those of a policy that made no call; memory_tokens and entries are
-        means over the questions. Raises DataError for a task without chunks or questions, JudgeError of the reader."""
+        """Run one attempt. Its metrics are those of a policy that made no call, but memory_tokens and entries are means
+        over the questions. Raises DataError for a task without chunks or questions, and the reader's JudgeError."""
         texts, questions = dialogue.chunks_of(task), dialogue.questions_of(task)
         chunks = tuple(Passage(id=f"chunk-{i}", text=text) for i, text in enumerate(texts))
         num_tokens = sum(map(self._count, texts))
@@ -108,7 +109,7 @@ class Ruled:
         )
 
     async def _answers(self, questions: Sequence[Question], chosen: Sequence[Documents]) -> list[str]:
-        """Questions about the same documents are asked at once: an index is made of them, or a prompt."""
+        """Ask questions about the same documents together, because each set of documents needs an index or a prompt."""
         together: dict[tuple[str, ...], list[int]] = {}
         for place, documents in enumerate(chosen):
             together.setdefault(tuple(d.id for d in documents), []).append(place)
@@ -132,7 +133,7 @@ def best_one(chunks: Documents, questions: Sequence[Question], budget: float) ->
 
 
 class Newest:
-    """As many chunks as fit into `limit` tokens, the newest first; at least one."""
+    """The newest chunks that fit into `limit` tokens; at least one."""
 
     def __init__(self, count_tokens: Count, limit: int) -> None:
         self._count, self._limit = count_tokens, limit
@@ -144,7 +145,7 @@ class Newest:
 
 
 class Everything:
-    """What a memory holds into which every sentence was inserted: a memory refuses what it has already."""
+    """A memory into which every sentence was inserted once: a memory refuses duplicates."""
 
     def __init__(self, kind: str) -> None:
         self._kind = kind
@@ -165,7 +166,7 @@ class Last:
 
 
 class Best:
-    """By BM25, for each question."""
+    """The best chunks for each question by BM25."""
 
     def __init__(self, count_tokens: Count) -> None:
         self._count = count_tokens
@@ -176,7 +177,7 @@ class Best:
 
 
 class BestSentences:
-    """Best with every sentence a chunk of its own."""
+    """`Best` with every sentence as a separate chunk."""
 
     def __init__(self, count_tokens: Count) -> None:
         self._best = Best(count_tokens)
@@ -188,12 +189,13 @@ class BestSentences:
 
 
 def _ranked(chunks: Documents, questions: Sequence[Question]) -> list[Documents]:
-    """For each question the chunks that share words with it, best first; the newest alone where none does."""
+    """For each question, the chunks that share words with it, best first; only the newest chunk if none does."""
     index = bm25().over(chunks)
     return [tuple(index.search(question.text, top_k=len(chunks))) or chunks[-1:] for question in questions]
 
 
 def _closest(documents: Documents, count_tokens: Count, budget: float) -> Documents:
-    """As many from the start as come closest to `budget` tokens, the fewer of two; at least one."""
+    """The first documents whose total comes closest to `budget` tokens; at least one, and the fewer of two equal
+    choices."""
     sizes = list(accumulate(count_tokens(d.text) for d in documents))
     return documents[: 1 + min(range(len(sizes)), key=lambda k: abs(sizes[k] - budget))]

@@ -1,10 +1,10 @@
-"""The memory environment: chunk after chunk is read and written down, then the memory is read.
+"""The memory environment: the policy reads chunk after chunk and takes notes; then a reader reads the memory.
 
     chunk t := prompt of the memory so far -> one turn -> apply its calls, in order
-    after the last: the reader answers the questions, and what was written is judged, side by side
+    after the last: the reader answers the questions while the judge grades the written entries
 
-A memory of which every entry was judged invalid counts as empty: its answers are "", whatever the reader said. A chunk
-is a branch with one sampled turn. What calls come to is the memory's business; nothing is replied to them.
+A memory whose entries were all judged invalid counts as empty: its answers are "", whatever the reader said. A chunk is
+a branch with one sampled turn. The memory executes the calls, which get no reply.
 """
 
 from __future__ import annotations
@@ -40,8 +40,8 @@ _KINDS = {"insert": "inserts", "update": "updates", "core": "updates", "delete":
 class MemoryEnvironments(MemoryOptions):
     """Implements environments.factory.EnvironmentFactory.
 
-    Calls that are malformed, unknown, of wrong arguments or too many are the policy's own; a failing reader or judge of
-    what was written raises its EpisodeError.
+    Calls that are malformed, unknown, too many or have wrong arguments are the policy's mistakes; a failing reader or
+    judge of entries raises its EpisodeError.
     """
 
     name = "memory"
@@ -56,7 +56,7 @@ class MemoryEnvironments(MemoryOptions):
 
     @property
     def limits(self) -> TurnLimits:
-        """A turn a chunk; the prompts are made to leave room for one."""
+        """One turn per chunk; the prompts leave room for it."""
         return TurnLimits(max_context=self.max_context)
 
     def make(self, attempt: Attempt) -> MemoryEnvironment:
@@ -64,24 +64,24 @@ class MemoryEnvironments(MemoryOptions):
         return MemoryEnvironment(self, attempt)
 
     def baselines(self, spent: Callable[[str], Mapping[str, float]]) -> Mapping[str, Runner]:
-        """They may keep as much as the policy does."""
+        """Baselines that may keep as much as the policy does."""
         kind = next(iter(self.known_schema.kinds))
         share = spent("memory_share")
         return memory_baselines(share, reader=self.reader, count_tokens=self.count_tokens, kind=kind)
 
     def counts(self) -> Mapping[str, float]:
-        """The accounts of the reader and, where it keeps one, of the judge of entries."""
+        """The counts of the reader and, if it keeps any, of the judge of entries."""
         accounts = {"reader": self.reader.counts, "validity": getattr(self.validity, "counts", dict)}
         return {f"{part}/{name}": n for part, counts in accounts.items() for name, n in counts().items()}
 
     async def probe(self) -> None:
-        """Raises ConfigError where the reader, or the judge of entries, asks a model that does not reply."""
+        """Raise ConfigError if the model of the reader, or of the judge of entries, does not reply."""
         for part in (self.reader, self.validity):
             if isinstance(part, Probed):
                 await part.probe()
 
     async def close(self) -> None:
-        """The run is over: its reader and its judge may go."""
+        """Close the reader and the judge at the end of the run."""
         try:
             await self.reader.close()
         finally:
@@ -96,11 +96,11 @@ class MemoryEnvironment:
         self.chunks, self.questions = dialogue.chunks_of(self.task), dialogue.questions_of(self.task)
         self.memory = options.new_memory()
         self.counts: list[Counter[str]] = []
-        """Of each chunk."""
+        """The counts of each chunk."""
         self.changes: list[int] = []
-        """How many there were after each chunk."""
+        """Number of changes after each chunk."""
         self.was_cut = False
-        """The chunk that is being read is not whole."""
+        """Whether the current chunk was cut."""
 
     async def reset(self, task: Task) -> Observation:
         return Observation(**await self._chunk(0))
@@ -119,14 +119,14 @@ class MemoryEnvironment:
         return Observation(done=Exit.ANSWERED, answer=answer, calls=calls, notes=notes, metrics=metrics)
 
     async def score(self, episode: Episode) -> Scores:
-        """The answers are the judge's business."""
+        """Empty: a judge grades the answers."""
         return {}
 
     async def close(self) -> None:
-        """Its parts are the run's."""
+        """Nothing to close: its parts belong to the run."""
 
     async def _chunk(self, index: int) -> dict[str, Any]:
-        """What shows the policy one chunk."""
+        """The fields of the Observation that shows the policy one chunk."""
         chunk = self.chunks[index]
         opening = partial(self.options.opening, self.memory, chunk, max_context=self.attempt.max_context)
         messages, self.was_cut = await off_loop(opening, size=len(chunk))
@@ -139,7 +139,7 @@ class MemoryEnvironment:
         }
 
     def _may_be_right(self, grades: Sequence[ChunkGrade]) -> bool:
-        """Whether an entry stands that was not judged invalid when it was written."""
+        """Whether the memory holds an entry that was not judged invalid when it was written."""
         verdicts = chain.from_iterable(grade.verdicts for grade in grades)
         written = zip(self.memory.history, verdicts, strict=True)
         kept = {change.after for change, verdict in written if verdict is not False}
@@ -158,7 +158,7 @@ class MemoryEnvironment:
         return found | by_turn(self.counts)
 
     def _write(self, turn: Turn) -> tuple[list[ToolRecord], list[Mapping[str, object]]]:
-        """Apply the calls of one turn; the records of them, and a note of what came of them."""
+        """Apply the calls of one turn. Returns their records, and a note on their results."""
         limit, before = self.options.max_calls, len(self.memory.history)
         too_many = f"the limit of {limit} calls for one chunk is reached"
         made = [(call, self.memory.apply(call, chunk=turn.index)) for call in turn.calls[:limit]]
@@ -189,8 +189,8 @@ class MemoryEnvironment:
         return [_record(call, applied, turn.index) for call, applied in made], [note]
 
     async def _judge_and_answer(self) -> tuple[list[ChunkGrade], list[str]]:
-        """A grade of each chunk and an answer to each question. Raises the first failure when all others have
-        stopped."""
+        """Return a grade of each chunk and an answer to each question. Raises the first failure once everything else
+        has stopped."""
         try:
             async with asyncio.TaskGroup() as running:
                 grades = [running.create_task(self._judge(t)) for t in range(len(self.chunks))]
@@ -232,10 +232,10 @@ def _change(change: Change) -> dict[str, Any]:
 
 
 def _text(call: AnyCall) -> str:
-    """As people read it; a malformed one as it was sampled."""
+    """A call for people to read; a malformed call is shown as sampled."""
     if isinstance(call, MalformedCall):
         return call.text
     try:
         return f"{call.name} {json.dumps(dict(call.arguments), ensure_ascii=False)}"
-    except RecursionError:  # a bottomless nest of brackets
+    except RecursionError:  # brackets nested too deeply
         return f"{call.name} too deep"

@@ -1,4 +1,4 @@
-"""An episode's metrics: a pure function of what happened, every name always present."""
+"""An episode's metrics: a pure function of its events, with every name always present."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ ADDITIVE = (
     "wanted",
     "knows_wanted",
 )
-"""Metrics of an episode that are sums over its chunks, as Episode.metrics_by_turn has them. calls: made, well-formed
-or not. executed: those that changed the memory, which are inserts, updates and deletes. skips: explicit ones.
-failed_calls: the others, malformed ones and those over the limit of calls included. stray: 1 for a chunk with text
-outside of calls. judged, valid, wanted: environments.memory.base.ChunkGrade; knows_wanted: 1 for a chunk of which
-`wanted` is known, which counts 0 elsewhere."""
+"""Metrics of an episode that are sums over its chunks (Episode.metrics_by_turn). calls: all calls, well-formed or not.
+executed: calls that changed the memory, i.e. inserts, updates and deletes. skips: explicit skips. failed_calls: all
+other calls, including malformed calls and calls over the limit. stray: 1 for a chunk with text outside of calls.
+judged, valid, wanted: environments.memory.base.ChunkGrade. knows_wanted: 1 if the chunk's `wanted` is known; an unknown
+`wanted` counts 0."""
 _WHOLE = (
     "chunks",
     "questions",
@@ -49,7 +49,7 @@ NAMES = frozenset({*ADDITIVE, *_WHOLE, *(f"exit_{e.value}" for e in Exit)})
 
 
 def by_turn(counts: Sequence[Counter[str]]) -> dict[str, tuple[float, ...]]:
-    """counts: of each chunk."""
+    """counts: the counts of each chunk."""
     return {name: tuple(float(count[name]) for count in counts) for name in ADDITIVE}
 
 
@@ -62,14 +62,14 @@ def episode_metrics(
     memory_tokens: float,
     chunk_tokens: int,
 ) -> dict[str, float]:
-    """Besides the sums of `counts`, which are those of the chunks:
+    """Return the sums of `counts`, the counts of each chunk, and:
 
-    entries := of the memory after the last chunk, the core paragraph among them
+    entries := entries of the memory after the last chunk, including the core paragraph
     memory_share := memory_tokens / chunk_tokens, of the memory after the last chunk and of all chunks
-    compression := 1 - memory_share; less than 0 where the memory is the longer one
-    validity := mean of valid / judged over the chunks that have a judged change; 0 where none has
-    reader_calls := questions that the reader was asked: none where the memory has no entry
-    empty_memory := 1 for a memory without an entry, or of which every entry was judged invalid
+    compression := 1 - memory_share; negative if the memory is longer than the chunks
+    validity := mean of valid / judged over the chunks that have a judged change; 0 if no chunk has
+    reader_calls := questions that the reader was asked; 0 if the memory has no entry
+    empty_memory := 1 for a memory without an entry, or whose entries were all judged invalid
     truncated_chunks := chunks that were cut to fit into the context
     """
     total = Counter(chain.from_iterable(count.elements() for count in counts))
@@ -92,7 +92,7 @@ def episode_metrics(
     return metrics
 
 
-# --- What eval.json reports of the memory environment: right answers, and how much was written down for them.
+# --- The figures of the memory environment in eval.json: right answers, and how much was written down for them.
 
 _COUNTED = (
     "memory_tokens",

@@ -45,19 +45,19 @@ class MemoryOptions(EnvironmentDefaults):
 
     schema: str = "three_part"
     instructions: str | None = "auto"
-    """A system message; auto = the schema's own, where the policy has not learned them; null = none."""
+    """A system message; auto = the schema's own, unless the policy has learned them; null = none."""
     shown_entries: int = 20
-    """Of each kind, the policy sees so many."""
+    """Maximum entries of each kind that the policy sees."""
     shown_by: str = "newest"
-    """newest, or matching: those that share most words with the chunk."""
+    """newest, or matching: the entries that share most words with the chunk."""
     max_calls: int = 16
-    """Of one chunk; the others are refused."""
+    """Maximum calls for one chunk; further calls are refused."""
     max_context: int | None = 4096
-    """Tokens of a chunk's context; null = as many as the engine holds."""
+    """Maximum tokens of a chunk's context; null = the engine's limit."""
     min_context_left: int = 100
-    """Tokens left for a turn: so many entries are left out, oldest first, and then so much of the chunk's end."""
+    """Tokens left for a turn. To keep them free, entries are left out, oldest first, and then the end of the chunk."""
     core_tokens: int = 512
-    """Of the core paragraph, where the schema has one."""
+    """Maximum tokens of the core paragraph, if the schema has one."""
 
     def __post_init__(self) -> None:
         for name, least in _AT_LEAST.items():
@@ -67,7 +67,7 @@ class MemoryOptions(EnvironmentDefaults):
         if self.shown_by not in _SHOWN_BY:
             near = did_you_mean(self.shown_by, _SHOWN_BY)
             raise ConfigError(f"environment.shown_by '{self.shown_by}': {', '.join(_SHOWN_BY)} are allowed.{near}")
-        _ = self.known_schema  # an unknown one is an error of construction
+        _ = self.known_schema  # an unknown schema fails at construction
 
     def rehearse(self, task: Task, *, max_context: int) -> None:
         """See environments.factory.EnvironmentFactory. Raises DataError for a task without chunks or questions."""
@@ -84,15 +84,15 @@ class MemoryOptions(EnvironmentDefaults):
         return Memory(self.known_schema, self.count_tokens, core_tokens=self.core_tokens)
 
     def count_tokens(self, text: str) -> int:
-        """As it stands in the prompt, after a space: chunks, entries and the core are all counted so. Texts of millions
-        of characters are counted in parts: read at once they would take gigabytes."""
+        """Count the tokens of a text as in the prompt, after a space; chunks, entries and the core are all counted so.
+        Texts of millions of characters are counted in parts: tokenized at once they would take gigabytes."""
         after = f" {text}"
         parts = (after[i : i + _PART] for i in range(0, len(after), _PART))
         return sum(len(self.renderer.observe((Piece(part, trusted=False),))) for part in parts)
 
     def opening(self, memory: Memory, chunk: str, *, max_context: int) -> tuple[tuple[Message, ...], bool]:
-        """The prompt of one chunk, and whether the chunk was cut. Where it leaves no room for a turn, entries are left
-        out, oldest first and the core last of all, and then the end of the chunk. Raises ConfigError where the
+        """Return the prompt of one chunk, and whether the chunk was cut. If it leaves no room for a turn, entries are
+        left out, oldest first and the core last of all, and then the end of the chunk. Raises ConfigError if the
         instructions alone take too much."""
         entries = prompt.shown(
             memory.entries, chunk, count=self.shown_entries, matching=self.shown_by == "matching"
@@ -116,7 +116,7 @@ class MemoryOptions(EnvironmentDefaults):
 
     @cached_property
     def shared_opening(self) -> int:
-        """Tokens that all prompts open with: instructions, tools and what stands around them."""
+        """Number of tokens with which all prompts open: instructions, tools and the template around them."""
         plain = self._rendered((), "")
         other = self._rendered((MemoryEntry(id="1", kind=next(iter(self.known_schema.kinds)), text="1", chunk=0),), "")
         return next((i for i, (a, b) in enumerate(zip(plain, other, strict=False)) if a != b), len(plain))
@@ -125,7 +125,7 @@ class MemoryOptions(EnvironmentDefaults):
         return counted(lambda: len(self._rendered(entries, chunk)), size=len(chunk), most=most, renderer=self.renderer)
 
     def _room(self, max_context: int) -> int:
-        """Tokens of a prompt that leaves room for a turn."""
+        """Maximum tokens of a prompt that leaves room for a turn."""
         return min(max_context, self.max_context or max_context) - self.min_context_left
 
     def _limits(self, max_context: int) -> str:

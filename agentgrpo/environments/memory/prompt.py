@@ -1,12 +1,12 @@
-"""What the policy is shown of one chunk: its instructions, the memory so far, the chunk.
+"""The policy's prompt for one chunk: instructions, the memory so far, the chunk.
 
-    You keep a memory ...              a system message, where there are instructions
+    You keep a memory ...              a system message, if there are instructions
     Memory:
-    semantic:                          not where a schema has but one kind, whose entries are their own ids
+    semantic:                          omitted in a keyed schema, whose one kind has entries without ids
      [s1] Velmor lives in Castin
     Chunk: Velmor moved to Roka.
 
-All of it is message text, so none of it is trusted: a chunk or an entry may spell whatever it likes.
+The whole prompt is untrusted message text: a chunk or an entry may contain any text.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from agentgrpo.environments.memory.schema import CORE, Schema
 
 _WORD = re.compile(r"\w+")
 _CAPITALISED = 3
-"""How much a capitalised word counts: most are names."""
+"""Weight of a capitalised word, because most are names."""
 
 
 def messages(
     schema: Schema, instructions: str | None, entries: Sequence[MemoryEntry], chunk: str
 ) -> tuple[Message, ...]:
-    """entries: those to be shown, oldest first, the core paragraph anywhere among them."""
+    """entries: the entries to show, oldest first, with the core paragraph at any position."""
     lines = ["Memory:"]
     for kind in (CORE, *schema.kinds):
         of_kind = [e for e in entries if e.kind == kind]
@@ -39,8 +39,8 @@ def messages(
 
 
 def shown(entries: Sequence[MemoryEntry], chunk: str, *, count: int, matching: bool) -> list[MemoryEntry]:
-    """At most `count` of each kind, in the order given, which is oldest first: the newest, or those that share most
-    with the chunk, of equal ones the newest."""
+    """Choose at most `count` entries of each kind, and keep the order given, oldest first: the newest, or the entries
+    that share most words with the chunk, the newest among equals."""
     places = range(len(entries))
     words = set(_WORD.findall(chunk)) if matching else set()
     best = sorted(places, key=lambda i: (-_shared(entries[i].text, words), -i)) if matching else reversed(places)
@@ -59,7 +59,7 @@ def _shared(text: str, words: set[str]) -> int:
     return sum(_CAPITALISED if word[0].isupper() else 1 for word in common)
 
 
-# --- What a policy is told that was not trained to keep a memory: what to store, how to update, when to skip.
+# --- Instructions for a policy that was not trained to keep a memory: what to store, how to update, when to skip.
 
 _TASK = """\
 You keep a memory of a long text that you read one chunk at a time. You see the memory as it is now and the next
@@ -88,7 +88,7 @@ Write calls and nothing else."""
 
 
 def instructions_for(schema: Schema) -> str:
-    """A system message for any model that has the schema's tools described to it."""
+    """A system message for any model that gets descriptions of the schema's tools."""
     if schema.is_keyed:
         return f"{_TASK}\n\n{_CLAUSES}"
     kinds = {CORE: schema.core, **schema.kinds} if schema.core else schema.kinds

@@ -1,5 +1,5 @@
-"""What readers that ask a language model have in common: the documents are searched, the answers kept, the calls
-counted, and equal questions that are under way asked once."""
+"""Readers of a memory. A reader with a language model searches the documents, caches answers, counts calls, and asks
+equal concurrent questions only once."""
 
 from __future__ import annotations
 
@@ -33,13 +33,13 @@ _REMEMBERED = 2**16
 
 
 def in_sentences(documents: Sequence[Passage]) -> list[Passage]:
-    """Raw chunks (no title) cut into sentences, in their order; entries stay whole."""
+    """Cut raw chunks (no title) into sentences, in their order; entries stay whole."""
     return [piece for document in documents for piece in ([document] if document.title else _cut(document))]
 
 
 @lru_cache(maxsize=_REMEMBERED)
 def words_of(text: str) -> tuple[str, ...]:
-    """As they are spelt, without the punctuation around them."""
+    """The words of a text as they are spelt, without the punctuation around them."""
     return tuple(_WORD.findall(text))
 
 
@@ -52,7 +52,7 @@ def _sentences(text: str) -> tuple[str, ...]:
     return tuple(piece.strip() for piece in _END.split(text) if piece.strip())
 
 
-# --- What a model that reads is told. A change of any word here is a change of VERSION: kept answers answer these.
+# --- Prompts of a reading model. Any change here needs a new VERSION, because cached answers belong to a prompt.
 
 VERSION = 1
 
@@ -71,14 +71,14 @@ nothing else, no other words and no code fence: {search} to search, {answer} to 
 
 
 def asked(question: Question, documents: Sequence[Passage], *, seed: str, max_chars: int) -> tuple[Message, ...]:
-    """The one prompt of a reader that is shown documents, oldest first."""
+    """The single prompt of a reader that shows the documents, oldest first."""
     rules = f"{_DATA}\n\n{_task(question)} Write the answer and nothing else."
     shown = [*blocks(documents, seed=seed, max_chars=max_chars), *_question(question, seed), "Now the answer."]
     return Message(role="system", content=rules), Message(role="user", content="\n\n".join(shown))
 
 
 def opening(question: Question, kinds: Sequence[str], *, seed: str, max_searches: int) -> tuple[Message, ...]:
-    """The first prompt of a reader that searches. kinds: of the documents."""
+    """The first prompt of a reader that searches. kinds: kinds of the documents."""
     forms = {name: json.dumps({name: "..."}) for name in ("search", "answer")}
     rules = f"{_DATA}\n\n{_task(question)} {_SEARCH.format(count=max_searches, **forms)}"
     about = [fenced("kinds of documents", "\n".join(kinds), seed)] if any(kinds) else []
@@ -87,20 +87,20 @@ def opening(question: Question, kinds: Sequence[str], *, seed: str, max_searches
 
 
 def results(documents: Sequence[Passage], *, left: int, seed: str, max_chars: int) -> Message:
-    """What a search brought. left: further searches."""
+    """The message with the results of a search. left: number of further searches."""
     found = blocks(documents, seed=seed, max_chars=max_chars) or ["No document has any of these words."]
     then = f"You may search {left} more times." if left else f"No search is left: {json.dumps({'answer': '...'})} now."
     return Message(role="user", content="\n\n".join([*found, then]))
 
 
 def again(left: int) -> Message:
-    """After a reply that is none of the allowed ones."""
+    """The message after a reply that is not of an allowed form."""
     allowed = [json.dumps({name: "..."}) for name in (["search"] if left else []) + ["answer"]]
     return Message(role="user", content=f"That was not {' or '.join(allowed)} and nothing else. Write it again.")
 
 
 def blocks(documents: Sequence[Passage], *, seed: str, max_chars: int) -> list[str]:
-    """Of each document, its kind and at most max_chars of its text."""
+    """One block per document, with its kind and at most max_chars of its text."""
     texts = [(f"[{d.title}] " if d.title else "") + capped(d.text, max_chars) for d in documents]
     return [fenced("document", text, seed) for text in texts]
 
@@ -123,7 +123,7 @@ def _question(question: Question, seed: str) -> list[str]:
     return shown
 
 
-# --- Answers of a reader that were paid for.
+# --- The cache of a reader's paid answers.
 
 
 class AnswerCache(PaidCache[str]):
@@ -141,22 +141,23 @@ MAX_ANSWER_CHARS = 1000
 
 @dataclass(frozen=True, slots=True)
 class ReaderQuestion:
-    """One question, and the documents that it is answered from."""
+    """One question, and the documents from which to answer it."""
 
     question: Question
     documents: tuple[Passage, ...]
     whole: bool = False
-    """All of them are shown, and all of each, without a search."""
+    """Show every document in full, without a search."""
 
     def key(self, identity: str) -> str:
-        """What the answer is kept under: everything that decides it."""
+        """The cache key of the answer, made of everything that determines it."""
         shape = json.dumps([VERSION, len(self.question.options), len(self.documents)])
         texts = [text for d in self.documents for text in (d.title, d.text)]
         return digest(shape, identity, self.question.text, *self.question.options, *texts)
 
 
 class ModelReader(ABC):
-    """`counts`: questions, empty (asked of no documents), cached, calls, prompt_tokens, completion_tokens, cost."""
+    """`counts`: questions, empty (questions without documents), cached, calls, prompt_tokens, completion_tokens,
+    cost."""
 
     def __init__(
         self,
@@ -171,8 +172,8 @@ class ModelReader(ABC):
         completion_price: float,
         **limits: int,
     ) -> None:
-        """name: of the reader, for its identity. search: None = bm25. context_tokens: of all text that `unsearched` is
-        to be given. limits: settings of 1 or more, which belong to the identity. Raises ConfigError."""
+        """name: the reader's name, for its identity. search: None = bm25. context_tokens: maximum tokens of the text
+        given to `unsearched`. limits: settings of 1 or more, which are part of the identity. Raises ConfigError."""
         for key, value in {**limits, "max_concurrent": max_concurrent, "context_tokens": context_tokens}.items():
             if value < 1:
                 raise ConfigError(f"environment.reader.{key}={value}; 1 or more is allowed")
@@ -199,11 +200,11 @@ class ModelReader(ABC):
         return await self._answers(self._readings(questions, held))
 
     def unsearched(self) -> LongContextReader:
-        """The same model, shown all that it is given, for the baseline long_context."""
+        """Return a reader with the same model, which is shown all documents, for the baseline long_context."""
         return LongContextReader(self)
 
     async def answer_from_all(self, questions: Sequence[Question], documents: Sequence[Passage]) -> list[str]:
-        """As `answer`, from one prompt that has every document in full."""
+        """Like `answer`, but from one prompt that has every document in full."""
         self._counts["questions"] += len(questions)
         held = tuple(d for d in documents if d.text.strip())
         return await self._answers([ReaderQuestion(question, held, whole=True) for question in questions])
@@ -219,7 +220,7 @@ class ModelReader(ABC):
         return {**self._counts, **self._model.counts}
 
     async def probe(self) -> None:
-        """Raises ConfigError where the model behind an endpoint does not reply, and nothing that it said is kept."""
+        """Raise ConfigError if the model behind an endpoint does not reply, and no reply is cached."""
         try:
             await self._model.probe()
         except JudgeError as e:
@@ -236,11 +237,11 @@ class ModelReader(ABC):
 
     @abstractmethod
     def _readings(self, questions: Sequence[Question], documents: tuple[Passage, ...]) -> list[ReaderQuestion]:
-        """One for each question."""
+        """Return one reading for each question."""
 
     @abstractmethod
     async def _read(self, reading: ReaderQuestion) -> str:
-        """The answer, asked for. Raises JudgeError."""
+        """Ask the model for the answer. Raises JudgeError."""
 
     async def _answer(self, group: None, readings: list[ReaderQuestion], arrived: float) -> list[str]:
         (reading,) = readings
@@ -260,7 +261,7 @@ class ModelReader(ABC):
 
 
 class LongContextReader:
-    """A model reader without its search, which a text of any length would be cut by. Its calls are counted there."""
+    """A model reader without its search, which would cut a long text. The model reader counts its calls."""
 
     def __init__(self, of: ModelReader) -> None:
         self._of = of
@@ -276,10 +277,10 @@ class LongContextReader:
         return {}
 
     async def close(self) -> None:
-        """The model is the other reader's."""
+        """Nothing to close: the model belongs to the other reader."""
 
 
-# --- A reader that is a rule: it fills the blank of a question with the word that stands there in the best entry.
+# --- A reader that is a rule: it fills the blank of a question with the word at its place in the best entry.
 #
 # question                    entry                                    answer
 # Velmor lives in ___         Velmor lives in Castin before Ardun      Castin
@@ -288,26 +289,26 @@ class LongContextReader:
 # Velmor met how many ___     Velmor met Dorin; Velmor met Osra        2
 
 UNKNOWN = "unknown"
-"""What documents do not say; a right answer where they should not."""
+"""The answer if the documents do not contain one; it is right if they should not."""
 BEFORE = "before"
-"""The cue of a question about what held earlier."""
+"""The cue of a question about an earlier value."""
 RUMOUR, CHANGE, FORGET = ("perhaps",), ("after",), ("please", "forget")
-"""How a sentence of raw text begins that asserts nothing, that names what held until then, that withdraws."""
+"""First words of a raw sentence that asserts nothing, that names the old value, or that retracts a fact."""
 HOW_MANY = ("how", "many")
-"""The end of a question that is answered with a number, of different values."""
+"""The end of a question about the number of different values."""
 _BLANK = re.compile(r"_{2,}")
 
 
 class ClozeReader:
-    """Of the words before the blank the best entry is found, and among equally good ones the newest. It answers if it
-    holds all of them: with the word after the last one, the cue. A question without a blank is answered with the text
-    of its best entry. Raw chunks are read sentence by sentence. "Velmor met how many ___" counts the different words
-    after "Velmor met", of all entries.
+    """Finds the best entry for the words before the blank, the newest among equals. If the entry holds all these words,
+    the answer is its word after the last of them, the cue. A question without a blank is answered with the text of its
+    best entry. Raw chunks are read sentence by sentence. "Velmor met how many ___" counts the different words after
+    "Velmor met" in all entries.
 
-    recency: no search, and what is newest is true: the newest sentence that holds the words answers, rumours
-    ("Perhaps ...") never do, "Please forget where Velmor lives" withdraws what was said of that, and what held before
-    is what "After Oslo, Velmor lives in ..." says, or else the sentence before that one. This is the reader that
-    baselines on raw text get: it knows how such text changes its mind, which a reader of notes need not.
+    recency: does not search, but trusts the newest text. The newest sentence that holds the words answers; rumours
+    ("Perhaps ...") never do; "Please forget where Velmor lives" retracts earlier statements on it. The old value is the
+    one in "After Oslo, Velmor lives in ...", or else in the previous sentence. Baselines on raw text get this reader,
+    which follows changes in such text; a reader of notes need not.
     """
 
     def __init__(self, *, search: MemorySearch | None = None, recency: bool = False) -> None:
@@ -317,7 +318,7 @@ class ClozeReader:
         self.identity = f"cloze recency={recency} {self._search.identity}"
 
     def recency_aware(self) -> ClozeReader:
-        """The same with recency, for the baselines rag_recent and rag_sentences."""
+        """Return this reader with recency, for the baselines rag_recent and rag_sentences."""
         return ClozeReader(search=self._search, recency=True)
 
     async def answer(self, questions: Sequence[Question], documents: Sequence[Passage]) -> list[str]:
@@ -333,7 +334,7 @@ class ClozeReader:
         return _newest(question, pieces) if index is None else _best(question, index)
 
     def counts(self) -> dict[str, float]:
-        """Nothing: it costs nothing."""
+        """Empty: it asks no model."""
         return {}
 
     async def close(self) -> None:
@@ -359,7 +360,7 @@ def _newest(question: str, pieces: Sequence[Passage]) -> str:
         if _begins(words, FORGET) and _holds(wanted[:-1], words):
             said = []
             continue
-        # Raw text does not say what held before: the value that it gives is its last word.
+        # Raw text has no clause with "before": its value is its last word.
         found = _last(wanted[:-1], words) if is_history else _after(wanted, words)
         if found:
             said += [*words[1:2], found] if _begins(words, CHANGE) else [found]
@@ -369,13 +370,14 @@ def _newest(question: str, pieces: Sequence[Passage]) -> str:
 
 
 def _counted(question: str) -> tuple[str, ...]:
-    """The words after which a question wants different ones counted; none where it does not."""
+    """The words whose different successors a question wants counted; () for any other question."""
     wanted = words_of(_parted(question)[0])
     return wanted[:-2] if tuple(word.lower() for word in wanted[-2:]) == HOW_MANY else ()
 
 
 def _how_many(wanted: tuple[str, ...], pieces: Sequence[Passage]) -> str:
-    """Of different words right after `wanted`, in its order: who met whom is told apart. Rumours do not count."""
+    """Count the different words right after `wanted`, whose order matters ("A met B" is not "B met A"). Rumours do not
+    count."""
     plain = tuple(word.lower() for word in wanted)
     found = set()
     for piece in pieces:
@@ -401,7 +403,7 @@ def _parted(question: str) -> tuple[str, bool, str]:
 
 
 def _after(wanted: Sequence[str], words: Sequence[str]) -> str:
-    """The word after the cue, the last of `wanted`, where `words` holds all of them; else ""."""
+    """The word after the cue (the last of `wanted`), if `words` holds all of `wanted`; else ""."""
     if not _holds(wanted, words):
         return ""
     plain = [word.lower() for word in words]
@@ -409,7 +411,7 @@ def _after(wanted: Sequence[str], words: Sequence[str]) -> str:
 
 
 def _last(wanted: Sequence[str], words: Sequence[str]) -> str:
-    """The last word of `words`, where they hold all of `wanted` and go on after the last of them; else ""."""
+    """The last word of `words`, if they hold all of `wanted` and continue after its last word; else ""."""
     return words[-1] if _after(wanted, words) else ""
 
 
@@ -417,8 +419,9 @@ def _last(wanted: Sequence[str], words: Sequence[str]) -> str:
 
 
 class CompleterReader(ModelReader):
-    """The core paragraph (always, as in Mem-alpha: Wang et al. 2025, arXiv 2509.25911) and the top_k best documents are
-    shown, oldest first, each up to max_chars. Where there are none of these, nothing is asked: "unknown"."""
+    """Shows the model the core paragraph (always, as in Mem-alpha: Wang et al. 2025, arXiv 2509.25911) and the top_k
+    best documents, oldest first, each up to max_chars. Without such documents the answer is "unknown", and no request
+    is made."""
 
     def __init__(
         self,
@@ -433,8 +436,8 @@ class CompleterReader(ModelReader):
         prompt_price: float = 0.0,
         completion_price: float = 0.0,
     ) -> None:
-        """context_tokens: of all text at once, by the policy's tokenizer, for the baseline long_context; what the model
-        holds, less question and reply. Prices are per 1,000 tokens. Raises ConfigError."""
+        """context_tokens: maximum tokens of all text at once, by the policy's tokenizer, for the baseline long_context:
+        the model's context, less question and reply. Prices are per 1,000 tokens. Raises ConfigError."""
         super().__init__(
             name="completer",
             completer=completer,
@@ -476,15 +479,15 @@ def _text(document: Passage) -> tuple[str, str, str]:
 
 
 class Move(NamedTuple):
-    """What the model wants."""
+    """The model's next action."""
 
     name: Literal["search", "answer"]
     text: str
 
 
 class AgenticReader(ModelReader):
-    """The model sees no document but those that its searches bring, at most max_searches of them. A reply of another
-    form, or a search where none is left, is asked for again once a question; after that its answer is "". `counts`
+    """The model sees only the documents that its searches find; it may search max_searches times. After a malformed
+    reply, or a search too many, it is asked again, once per question; the next time its answer is "". `counts`
     also has searches and malformed."""
 
     def __init__(
@@ -501,8 +504,8 @@ class AgenticReader(ModelReader):
         prompt_price: float = 0.0,
         completion_price: float = 0.0,
     ) -> None:
-        """top_k: documents a search brings, each up to max_chars. context_tokens: see CompleterReader. Prices are per
-        1,000 tokens. Raises ConfigError."""
+        """top_k: documents per search, each up to max_chars. context_tokens: see CompleterReader. Prices are per 1,000
+        tokens. Raises ConfigError."""
         super().__init__(
             name="agentic",
             completer=completer,
@@ -547,7 +550,7 @@ class AgenticReader(ModelReader):
 
 
 def read_move(text: str) -> Move | None:
-    """None for what is not one JSON object of one text, named search or answer."""
+    """Parse a reply; None if it is not one JSON object with one text, named search or answer."""
     try:
         row = one_object(text)
     except ValueError:

@@ -1,9 +1,9 @@
-"""What a memory consists of, and the tools that write it: three_part, nine_part, mem_alpha and keyed.
+"""The parts of a memory, and the tools that write it: three_part, nine_part, mem_alpha and keyed.
 
-three_part and nine_part are those of the memory agents in the literature: lists of entries by kind, beside them one
-core paragraph that is always shown. mem_alpha is three_part in the calls that Mem-alpha publishes (functions.py of
-github.com/wangyu-ustc/Mem-alpha): their names, arguments and types; descriptions are ours. keyed is for models too
-small to copy an opaque id: an entry is addressed by its own first two words.
+three_part and nine_part follow memory agents in the literature: lists of entries by kind, and one core paragraph that
+is always shown. mem_alpha is three_part with the calls that Mem-alpha publishes (functions.py of
+github.com/wangyu-ustc/Mem-alpha): names, arguments and types are theirs, descriptions are ours. keyed is for models too
+small to copy an opaque id: an entry is addressed by its first two words.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Any
 from agentgrpo.core.messages import ToolSpec
 
 INSERT, UPDATE, DELETE, CORE, SKIP = "insert", "update", "delete", "core", "skip"
-"""What a call may ask for. The first four are the `op` of a Change too; CORE is also kind and id of the paragraph."""
+"""Operations of a call. The first four are also the `op` of a Change; CORE is also the core paragraph's kind and id."""
 FACT = "fact"
 """The one kind of a keyed memory."""
 
@@ -24,37 +24,37 @@ FACT = "fact"
 class Schema:
     name: str
     kinds: Mapping[str, str]
-    """Of entries, each with its description for the policy. The core paragraph is none of them."""
+    """Kinds of entries, each with its description for the policy; the core paragraph is not among them."""
     core: str = ""
-    """What belongs into the core paragraph; "" where there is none."""
+    """Description of the core paragraph; "" if there is none."""
     core_call: str = ""
-    """How the policy replaces it."""
+    """The call by which the policy replaces it."""
     specs: tuple[ToolSpec, ...]
     operations: Mapping[str, str]
     """Name of a tool -> INSERT, UPDATE, DELETE, CORE or SKIP. UPDATE of memory_type=core is CORE."""
     suffix: str = ""
-    """What a kind has at its end in calls and prompts: _memory of Mem-alpha's semantic_memory."""
+    """Suffix of a kind in calls and prompts: _memory in Mem-alpha's semantic_memory."""
     is_keyed: bool = False
-    """The id of an entry is its key (`key_of`), which several may share; otherwise it is one of `prefix_of` and a
-    number."""
+    """The id of an entry is its key (`key_of`), which several entries may share; otherwise it is `prefix_of` its kind
+    and a number."""
 
     def spec(self, tool: str) -> ToolSpec:
-        """Raises KeyError."""
+        """Return the spec of a tool. Raises KeyError."""
         return {spec.name: spec for spec in self.specs}[tool]
 
     @property
     def has_skip(self) -> bool:
-        """Otherwise nothing is written by calling nothing."""
+        """Whether there is a skip call; otherwise a policy skips by calling nothing."""
         return SKIP in self.operations.values()
 
 
 def prefix_of(kind: str) -> str:
-    """The initials of its words: s of semantic (ids s1, s2, ...), ce of culture_entertainment."""
+    """The initials of a kind's words: s for semantic (ids s1, s2, ...), ce for culture_entertainment."""
     return "".join(word[0] for word in kind.split("_"))
 
 
 def key_of(text: str) -> str:
-    """The first two words."""
+    """The first two words of a text."""
     return " ".join(text.split()[:2])
 
 

@@ -1,9 +1,9 @@
-"""Okapi BM25 (Robertson & Zaragoza 2009) over texts that change all the time.
+"""Okapi BM25 (Robertson & Zaragoza 2009) over texts that change often.
 
     score(query, text) = sum over the query's distinct words of idf * tf * (k1 + 1) / (tf + k1 * (1 - b + b * n / mean))
 
 with idf = ln(1 + (N - df + 0.5) / (df + 0.5)), n the words of the text and mean their mean over the N texts. Tantivy's
-BM25 (retrieval.bm25) rounds lengths and has no k1 and b of one's own, and its index costs more than the search.
+BM25 (retrieval.bm25) rounds lengths, has fixed k1 and b, and its index costs more than the search.
 """
 
 from __future__ import annotations
@@ -26,15 +26,15 @@ from agentgrpo.retrieval.embedder import Embedder, HashingEmbedder, Vectors, ide
 #
 #     kinds (name, description, first entries) --score--> the best top_kinds --score--> top_entries of each --> merged
 #
-# Nothing of an index is kept from one set of documents to the next: it is built from what is there, so it follows every
-# edit. What is remembered are texts taken apart (see bm25 and cosine), which is what takes time.
+# An index is built anew for each set of documents, so it follows every edit. Only parsed texts are cached (see Bm25 and
+# Cosine), because parsing takes most of the time.
 
 FIRST_ENTRIES = 10
-"""Entries that speak for their kind."""
+"""Number of entries that represent their kind."""
 DIGITS = 9
-"""Decimals of a score that count: float noise decides nothing."""
+"""Scores are rounded to these decimals, so that float noise decides nothing."""
 Scores = Callable[[str], Sequence[float]]
-"""query -> a score for each text; 0 and less: nothing in common."""
+"""query -> a score for each text; 0 or less = nothing in common."""
 
 
 class Scorer(Protocol):
@@ -44,8 +44,8 @@ class Scorer(Protocol):
 
 
 class LayeredSearch:
-    """Documents of one kind, such as raw chunks, are searched at once. Entries of all kinds are scored as one
-    collection, so that scores of different kinds can be merged."""
+    """Searches kinds first, then their entries; documents of one kind, such as raw chunks, are searched in one layer.
+    Entries of all kinds are scored as one collection, so that scores of different kinds can be merged."""
 
     def __init__(
         self,
@@ -55,7 +55,8 @@ class LayeredSearch:
         top_entries: int = 5,
         descriptions: Mapping[str, str] | None = None,
     ) -> None:
-        """top_entries: of each kind. descriptions: kind -> what it holds. Raises ConfigError."""
+        """top_kinds: number of kinds to search. top_entries: candidates from each kind. descriptions: kind -> its
+        description. Raises ConfigError."""
         for name, value in {"top_kinds": top_kinds, "top_entries": top_entries}.items():
             if value < 1:
                 raise ConfigError(f"search.{name}={value}; 1 or more is allowed")
@@ -82,10 +83,10 @@ class LayeredSearch:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Layer:
-    """The upper one."""
+    """The upper layer, which chooses kinds."""
 
     members: Sequence[Sequence[int]]
-    """Of each kind, the positions of its entries."""
+    """The positions of each kind's entries."""
     scores: Scores
     top_kinds: int
     top_entries: int
@@ -102,7 +103,7 @@ class LayeredIndex:
     layer: Layer | None = None
 
     def search(self, query: str, *, top_k: int) -> list[Passage]:
-        """With their scores."""
+        """Return the best documents with their scores."""
         scores = self.entries(query)
         candidates = range(len(scores)) if self.layer is None else self.layer.candidates(query, scores)
         found = best(scores, candidates, top_k)
@@ -110,7 +111,7 @@ class LayeredIndex:
 
 
 def best(scores: Sequence[float], positions: Sequence[int], count: int) -> list[int]:
-    """At most `count` of `positions` with a score above 0, best first, of equal ones the last."""
+    """Return at most `count` of `positions` with a score above 0, best first, the later first among equals."""
     ranked = sorted((-round(scores[p], DIGITS), -p) for p in positions)
     return [-minus for score, minus in ranked[:count] if score < 0]
 
@@ -155,15 +156,15 @@ def _counts(text: str) -> Mapping[str, int]:
     return Counter(_WORD.findall(text.lower()))
 
 
-# --- Nearness of meaning as an embedder sees it, alone or together with BM25.
+# --- Similarity of embeddings, alone or together with BM25.
 
 FULL_SCORE = 10.0
-"""The BM25 score from which on a text counts as found by words."""
+"""The BM25 score that counts as a full match of words in Hybrid."""
 _REMEMBERED_VECTORS = 2**14
 
 
 class Cosine:
-    """In [-1, 1]: rows of an embedder have length 1, or 0 for a text that says nothing."""
+    """Cosine similarity, in [-1, 1]: rows of an embedder have length 1, or 0 for a text without content."""
 
     def __init__(self, embedder: Embedder) -> None:
         self.identity = f"cosine {identity_of(embedder)}"
@@ -206,12 +207,12 @@ class Hybrid:
         return scores
 
 
-# --- `search: {name: ...}`: what a configuration names.
+# --- `search: {name: ...}`: the searches that a configuration can name.
 
 DESCRIPTIONS = {kind: meaning for s in SCHEMAS.values() for kind, meaning in s.kinds.items()} | {
     CORE: " ".join(s.core for s in SCHEMAS.values())
 }
-"""Of the kinds of all schemas."""
+"""kind -> its description, over all schemas."""
 
 
 def bm25(
@@ -221,7 +222,7 @@ def bm25(
     top_kinds: int = 3,
     top_entries: int = 5,
 ) -> LayeredSearch:
-    """By words. Arguments of all three: see bm25.Bm25 and layers.LayeredSearch."""
+    """Search by words. Bm25 and LayeredSearch explain the arguments of all three searches."""
     return LayeredSearch(Bm25(k1=k1, b=b), top_kinds=top_kinds, top_entries=top_entries, descriptions=DESCRIPTIONS)
 
 
@@ -234,7 +235,7 @@ def hybrid(
     top_entries: int = 5,
     embedder: Embedder | None = None,
 ) -> LayeredSearch:
-    """By words and by meaning. weight: the cosine's share. embedder: None = the hashing one."""
+    """Search by words and by meaning. weight: the cosine's share. embedder: None = the hashing one."""
     scorer = Hybrid(Bm25(k1=k1, b=b), Cosine(embedder or HashingEmbedder()), weight=weight)
     return LayeredSearch(scorer, top_kinds=top_kinds, top_entries=top_entries, descriptions=DESCRIPTIONS)
 
@@ -245,7 +246,6 @@ def embedding(
     top_entries: int = 5,
     embedder: Embedder | None = None,
 ) -> LayeredSearch:
-    """By meaning. embedder: None = the hashing one, for which chance alone brings unlike texts near 0 from either
-    side."""
+    """Search by meaning. embedder: None = the hashing one, whose scores of unlike texts vary at random around 0."""
     scorer = Cosine(embedder or HashingEmbedder())
     return LayeredSearch(scorer, top_kinds=top_kinds, top_entries=top_entries, descriptions=DESCRIPTIONS)

@@ -1,9 +1,8 @@
-"""A memory that sampled calls write: what it holds, and how it came to hold it.
+"""A memory that is written by sampled calls: its contents and its history.
 
     call --request_of--> Request --Memory.apply--> Change, appended to `history`, from which everything else follows
 
-An entry is identified by its kind and text, as no two of one kind have the same; ids are what the policy calls it by.
-"""
+An entry is identified by its kind and text: texts of one kind differ. The policy addresses an entry by its id."""
 
 from __future__ import annotations
 
@@ -35,22 +34,22 @@ from agentgrpo.environments.memory.schema import (
     prefix_of,
 )
 
-# --- A sampled call as what it asks of a memory, or as what is wrong with it.
+# --- Parsing a sampled call into a request to a memory, or into an error.
 #
-# Forgiven is what models commonly write and what can mean one thing only: numbers for texts, "3", 3, "S3" or "[s3]" for
-# the id s3, a type in capitals, null for an argument left out, any white space, and what tools of other memories have
-# besides, `importance` and `category` (which is the type where none is given): neither is kept. Not forgiven are
-# arguments that are a text with JSON in it: reading JSON is the renderers', who are strict about it (no key twice, no
-# NaN), and the same call must not have two forms of which one is trained on by accident.
+# Common variants with one possible meaning are accepted: numbers for texts, "3", 3, "S3" or "[s3]" for the id s3, a
+# type in capitals, null for an omitted argument, any white space, and the arguments `importance` and `category` of
+# other memories' tools, which are dropped (`category` gives the type if no type is given). Arguments that are a text
+# with JSON in it are refused: the renderers parse JSON, strictly (no repeated key, no NaN), and a call must not have a
+# second form that training picks up by accident.
 
 MAX_CHARS = 20_000
-"""Of a text that is looked at at all: whatever is longer is no note, and to count its tokens takes long."""
+"""Maximum characters of a text that is read: a longer text is not a note, and counting its tokens takes long."""
 MAX_DETAIL = 300
 """Characters of a detail."""
 _ID = re.compile(r"""[\s\[(<#"']*(?:([A-Za-z]+)[ _-]?)?([0-9]{1,9})[\s\])>"'.:,]*""")
 _CONTROL = dict.fromkeys((*range(0x20), *range(0x7F, 0xA0)), " ")
 _UNSEEN = dict.fromkeys((0x200B, 0x200E, 0x200F, *range(0x202A, 0x202F), *range(0x2060, 0x206A), 0xFEFF))
-"""Marks of direction and of no width: two texts that differ in them alone look the same."""
+"""Direction marks and zero-width marks: texts that differ only in them look the same."""
 _BESIDES = ("category", "importance")
 
 
@@ -60,22 +59,22 @@ class MemoryRequest:
     """INSERT, UPDATE, DELETE, CORE or SKIP."""
     kind: str = ""
     id: str = ""
-    """Of the entry to change; "" for INSERT, CORE and SKIP."""
+    """Id of the entry to change; "" for INSERT, CORE and SKIP."""
     text: str = ""
-    """To be written, normalised; "" for DELETE and SKIP, and for a CORE that is to be emptied."""
+    """Normalised text to write; "" for DELETE and SKIP, and for a CORE that is to be emptied."""
 
 
 class CallRefused(ValueError):
-    """Its text is the detail of the Applied, for the policy: one line."""
+    """Its message is one line for the policy, and becomes Applied.detail."""
 
     def __init__(self, detail: str, outcome: Outcome = Outcome.INVALID_ARGS) -> None:
-        valid = detail.encode("utf-8", "backslashreplace").decode()  # it is recorded: no half of a pair
+        valid = detail.encode("utf-8", "backslashreplace").decode()  # records hold no half of a pair
         super().__init__(" ".join(valid.translate(_CONTROL).split())[:MAX_DETAIL] or "the call cannot be read")
         self.outcome = outcome
 
 
 def request_of(schema: Schema, call: AnyCall) -> MemoryRequest:
-    """Raises Refused, whatever the call holds, and nothing else."""
+    """Parse a call. Raises CallRefused and nothing else, whatever the call holds."""
     if isinstance(call, MalformedCall):
         raise CallRefused(call.problem)
     name: Any = call.name
@@ -95,14 +94,14 @@ def request_of(schema: Schema, call: AnyCall) -> MemoryRequest:
 
 
 def normalised(text: str) -> str:
-    """One line: white space and control characters as single spaces, marks that nobody sees left out; "" where nothing
-    is left that can be seen. Normalising it again changes nothing."""
+    """Normalise a text to one line: white space and control characters become single spaces, invisible marks are
+    dropped. Returns "" if nothing visible is left. Normalising again changes nothing."""
     clean = " ".join(text.translate(_CONTROL | _UNSEEN).split())
     return "" if is_blank(clean) else clean
 
 
 def is_unicode(text: str) -> bool:
-    """Whether a file can hold it: no half of a surrogate pair."""
+    """Whether a file can hold the text: it has no half of a surrogate pair."""
     try:
         text.encode("utf-8")
     except UnicodeEncodeError:
@@ -111,7 +110,7 @@ def is_unicode(text: str) -> bool:
 
 
 def shown(value: Any) -> str:
-    """Something sampled, inside a detail: quoted, at most 40 characters of it."""
+    """A sampled value as shown in a detail: quoted, at most 40 characters."""
     if not isinstance(value, str):
         return _kind_of(value)
     return repr(value if len(value) <= 40 else value[:40] + "...")
@@ -151,7 +150,7 @@ def _arguments(schema: Schema, tool: str, arguments: Any) -> dict[str, str]:
 
 
 def _without_besides(schema: Schema, arguments: Mapping[Any, Any], properties: Mapping[str, Any]) -> dict[Any, Any]:
-    """Without what only other memories' tools have, and with the type that `category` gives where nothing else does."""
+    """Drop the arguments that only other memories' tools have; `category` gives the type if no other argument does."""
     given = {name: value for name, value in arguments.items() if name in properties or name not in _BESIDES}
     category = arguments.get("category")
     is_kind = isinstance(category, str) and _plain_kind(schema, category) in (*schema.kinds, CORE)
@@ -161,7 +160,7 @@ def _without_besides(schema: Schema, arguments: Mapping[Any, Any], properties: M
 
 
 def _plain_kind(schema: Schema, text: str) -> str:
-    """As it is called here: without the suffix that calls have."""
+    """The name of a kind without the suffix that calls use."""
     return text.strip().lower().removesuffix(schema.suffix)
 
 
@@ -202,21 +201,21 @@ def _id(schema: Schema, op: str, kind: str, given: Mapping[str, str], text: str)
 
 
 def _kind_of(value: Any) -> str:
-    """What JSON calls it."""
+    """The JSON name of a value's type."""
     kinds = ((bool, "a truth value"), (str, "a text"), (Mapping, "an object"), (list | tuple, "a list"))
     return "null" if value is None else next((name for kind, name in kinds if isinstance(value, kind)), "a number")
 
 
-# --- Memories as JSON: what a file of one must hold before it is believed.
+# --- Memories as JSON, and the checks that a file must pass.
 
 VERSION = 1
 _KEYS = {"version", "schema", "core", "entries", "history"}
 _OPS = {INSERT: (False, True), UPDATE: (True, True), DELETE: (True, False), CORE: (None, None)}
-"""Whether a change has `before` and `after`; None = both ways, but one of them."""
+"""Whether a change has `before` and `after`; None = optional, but one of the two must be present."""
 
 
 class Unusable(ValueError):
-    """Its text: what is wrong with the JSON of a memory."""
+    """Its message says what is wrong with the JSON of a memory."""
 
 
 def written(value: Mapping[str, Any]) -> bytes:
@@ -224,19 +223,19 @@ def written(value: Mapping[str, Any]) -> bytes:
 
 
 def read(path: Path) -> Any:
-    """The JSON value of a file. Raises DataError."""
+    """Read the JSON value of a file. Raises DataError."""
     try:
         return json.loads(path.read_bytes())
     except OSError as e:
         raise DataError(f"memory '{path}': {e.strerror}; give the path of a file that Memory.save wrote") from e
     except (ValueError, RecursionError) as e:
-        raise DataError(f"memory '{path}' is no JSON: {e}; give the path of a file that Memory.save wrote") from e
+        raise DataError(f"memory '{path}' is not JSON: {e}; give the path of a file that Memory.save wrote") from e
 
 
 def schema_of(value: Any) -> Schema:
-    """Raises Unusable where the value as a whole is no memory."""
+    """Return the schema of a memory's JSON value. Raises Unusable if the value is not a memory."""
     if not isinstance(value, Mapping) or set(value) != _KEYS:
-        raise Unusable(f"it is no memory; a JSON object with {', '.join(sorted(_KEYS))} is needed")
+        raise Unusable(f"it is not a memory; a JSON object with {', '.join(sorted(_KEYS))} is needed")
     if type(value["version"]) is not int or value["version"] != VERSION:
         raise Unusable(f"its version is not {VERSION}, which is what this program reads and writes")
     name = value["schema"]
@@ -246,7 +245,7 @@ def schema_of(value: Any) -> Schema:
 
 
 def changes_of(value: Mapping[str, Any]) -> Iterator[Change]:
-    """Of its history, each well-formed in itself. Raises Unusable."""
+    """Yield the changes of the history, each well-formed in itself. Raises Unusable."""
     rows = value["history"]
     if not isinstance(rows, list):
         raise Unusable("its history is not a list")
@@ -255,7 +254,7 @@ def changes_of(value: Mapping[str, Any]) -> Iterator[Change]:
 
 
 def request_again(schema: Schema, change: Change) -> MemoryRequest:
-    """What was asked for when `change` was made. Raises Unusable where `schema` has no such kind."""
+    """Return the request that made `change`. Raises Unusable if `schema` has no such kind."""
     entry = change.after or change.before
     kind = entry.kind if entry else ""
     if kind not in ({CORE} if change.op == CORE and schema.core else schema.kinds):
@@ -266,7 +265,7 @@ def request_again(schema: Schema, change: Change) -> MemoryRequest:
 
 def _change(where: str, row: Any) -> Change:
     if not isinstance(row, Mapping) or set(row) != {"op", "chunk", "before", "after"}:
-        raise Unusable(f"{where} is no object with op, chunk, before, after")
+        raise Unusable(f"{where} is not an object with op, chunk, before, after")
     if not isinstance(row["op"], str) or row["op"] not in _OPS:
         raise Unusable(f"{where}: op {shown(row['op'])}; allowed are {', '.join(_OPS)}")
     before, after = (_entry(f"{where}, {side}", row[side]) for side in ("before", "after"))
@@ -282,10 +281,10 @@ def _entry(where: str, row: Any) -> MemoryEntry | None:
     if row is None:
         return None
     if not isinstance(row, Mapping) or set(row) != {"id", "kind", "text", "chunk"}:
-        raise Unusable(f"{where} is no object with id, kind, text, chunk")
+        raise Unusable(f"{where} is not an object with id, kind, text, chunk")
     for name in ("id", "kind", "text"):
         if not isinstance(row[name], str) or not row[name] or not _is_normal(row[name]):
-            raise Unusable(f"{where}: its {name} is no text of one line without needless white space")
+            raise Unusable(f"{where}: its {name} is not one line of text without needless white space")
     return MemoryEntry(id=row["id"], kind=row["kind"], text=row["text"], chunk=_chunk(where, row["chunk"]))
 
 
@@ -295,7 +294,7 @@ def _is_normal(text: str) -> bool:
 
 def _chunk(where: str, chunk: Any) -> int:
     if type(chunk) is not int or chunk < 0:
-        raise Unusable(f"{where}: its chunk is no whole number from 0")
+        raise Unusable(f"{where}: its chunk is not a whole number from 0")
     return chunk
 
 
@@ -316,8 +315,8 @@ class Memory:
         core_tokens: int = 512,
         entry_tokens: int | None = None,
     ) -> None:
-        """count_tokens: of one text, by the tokenizer that limits and figures are meant in. core_tokens: at most these
-        in the core paragraph. entry_tokens: at most these in an entry; None = any number."""
+        """count_tokens: counts the tokens of one text, by the tokenizer of limits and figures. core_tokens: maximum
+        tokens of the core paragraph. entry_tokens: maximum tokens of an entry; None = no limit."""
         self.schema = schema
         self.count_tokens = count_tokens
         self.core_tokens, self.entry_tokens = core_tokens, entry_tokens
@@ -329,12 +328,12 @@ class Memory:
 
     @property
     def entries(self) -> tuple[MemoryEntry, ...]:
-        """Without the core paragraph, in order of last writing: the newest last."""
+        """The entries without the core paragraph, in order of last writing: the newest last."""
         return tuple(held.entry for held in self._held.values())
 
     @property
     def core(self) -> MemoryEntry | None:
-        """The core paragraph; None until it is written, and of schemas without one."""
+        """The core paragraph; None before it is written, and in schemas without a core."""
         return None if self._core is None else self._core.entry
 
     @property
@@ -344,16 +343,16 @@ class Memory:
 
     @property
     def num_tokens(self) -> int:
-        """Of the texts of all entries and of the core paragraph, each counted alone."""
+        """Tokens of the texts of all entries and of the core paragraph, each counted alone."""
         return self._num_tokens
 
     def passages(self) -> tuple[Passage, ...]:
-        """What a reader reads: the core paragraph, then the entries in order of last writing. title = kind."""
+        """The documents for a reader: the core paragraph, then the entries in order of last writing. title = kind."""
         documents = (*([self._core.entry] if self._core else ()), *self.entries)
         return tuple(Passage(id=e.id, text=e.text, title=e.kind) for e in documents)
 
     def apply(self, call: AnyCall, *, chunk: int) -> Applied:
-        """Do what the policy asks while it reads `chunk` (from 0). Never raises for what a call holds: see Applied."""
+        """Apply a call of the policy, made while it reads `chunk` (from 0). A bad call never raises: see Applied."""
         try:
             request = request_of(self.schema, call)
             if request.op == SKIP:
@@ -373,8 +372,8 @@ class Memory:
     __hash__ = None  # type: ignore[assignment]  # it changes
 
     def to_json(self) -> dict[str, Any]:
-        """{"version", "schema": its name, "core", "entries", "history"}; the last one says it all, the others are for
-        whoever looks into the file."""
+        """{"version", "schema": its name, "core", "entries", "history"}; the history alone determines the memory, and
+        the other parts are for people who look into the file."""
         return {
             "version": VERSION,
             "schema": self.schema.name,
@@ -393,9 +392,9 @@ class Memory:
         entry_tokens: int | None = None,
         source: str = "memory",
     ) -> Memory:
-        """What `to_json` wrote, built again change by change. The limits hold for what stands at the end, as texts of
-        the past may have been counted by another tokenizer. Raises DataError, which begins with `source`, for anything
-        that no calls can have led to."""
+        """Rebuild a memory from the output of `to_json`, change by change. The limits hold only for the final entries,
+        because earlier texts may have been counted by another tokenizer. Raises DataError, which begins with `source`,
+        for a value that no calls can have led to."""
         try:
             memory = cls(schema_of(value), count_tokens, core_tokens=core_tokens, entry_tokens=entry_tokens)
             for number, change in enumerate(changes_of(value), start=1):
@@ -406,7 +405,7 @@ class Memory:
         return memory
 
     def save(self, path: str | Path) -> None:
-        """Atomic and durable: readers see the old file or all of the new one. Raises StorageError."""
+        """Save atomically and durably: readers see the old file or all of the new one. Raises StorageError."""
         write_atomic(Path(path).expanduser(), written(self.to_json()))
 
     @classmethod
@@ -418,14 +417,14 @@ class Memory:
         core_tokens: int = 512,
         entry_tokens: int | None = None,
     ) -> Memory:
-        """What `save` wrote. Raises DataError with file and reason."""
+        """Load a file that `save` wrote. Raises DataError with file and reason."""
         value = read(Path(path).expanduser())
         return cls.from_json(
             value, count_tokens, core_tokens=core_tokens, entry_tokens=entry_tokens, source=f"memory '{path}'"
         )
 
     def _redo(self, number: int, change: Change) -> None:
-        """`change`, the number-th of a history, if it follows from those before. Raises Unusable."""
+        """Redo `change`, the number-th of a history. Raises Unusable if it does not follow from the changes before."""
         try:
             again = self._change(request_again(self.schema, change), change.chunk)
         except CallRefused as e:
@@ -435,11 +434,11 @@ class Memory:
         self._commit(change, 0 if change.after is None else self.count_tokens(change.after.text))
 
     def _require_same(self, value: Mapping[str, Any]) -> None:
-        """What stands is what the JSON says, and within the limits. Raises Unusable."""
+        """Raise Unusable unless the rebuilt memory equals the JSON and is within the limits."""
         own = self.to_json()
         for part in ("core", "entries"):
             if value.get(part) != own[part]:
-                raise Unusable(f"its {part}, by its history, should be otherwise: the file was changed by hand")
+                raise Unusable(f"its {part} and its history disagree: the file was changed by hand")
         for entry in (*((self.core,) if self.core else ()), *self.entries):
             try:
                 self._checked(entry)
@@ -447,7 +446,7 @@ class Memory:
                 raise Unusable(f"the entry {entry.id} is over its limit: {e}; or raise the limit") from e
 
     def _change(self, request: MemoryRequest, chunk: int) -> Change:
-        """What `request` would change. Raises Refused."""
+        """Return the change that `request` would make. Raises CallRefused."""
         op, kind, text = request.op, request.kind, request.text
         if op == CORE and not text:
             if self.core is None:
@@ -469,7 +468,7 @@ class Memory:
         return Change(op=op, chunk=chunk, before=None, after=MemoryEntry(id=id, kind=kind, text=text, chunk=chunk))
 
     def _found(self, kind: str, id: str) -> MemoryEntry:
-        """The newest one of that id."""
+        """Return the newest entry with this id. Raises CallRefused."""
         of_kind = [held.entry for held in reversed(self._held.values()) if held.entry.kind == kind]
         found = next((e for e in of_kind if e.id == id), None)
         if found is not None:
@@ -481,7 +480,7 @@ class Memory:
         raise CallRefused(f"{kind} has {what} {shown(id)}; the newest there are {known}")
 
     def _checked(self, entry: MemoryEntry | None) -> int:
-        """The tokens of what is to be written. Raises Refused where there are too many."""
+        """Count the tokens of the text to write. Raises CallRefused if there are too many."""
         if entry is None:
             return 0
         num_tokens, limit = self.count_tokens(entry.text), self.core_tokens if entry.kind == CORE else self.entry_tokens
@@ -491,7 +490,7 @@ class Memory:
         return num_tokens
 
     def _commit(self, change: Change, num_tokens: int) -> None:
-        """`num_tokens`: of what it writes."""
+        """Apply `change`. num_tokens: tokens of its new text."""
         if change.op == CORE:
             self._num_tokens -= self._core.num_tokens if self._core else 0
             self._core = None

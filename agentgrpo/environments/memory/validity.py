@@ -1,4 +1,5 @@
-"""A rule that knows what each chunk says (dialogue.facts_of), for data sets that know it."""
+"""Judges of memory entries: a rule for data sets that know the facts of each chunk (dialogue.facts_of), a language
+model, or none."""
 
 from __future__ import annotations
 
@@ -20,11 +21,11 @@ from agentgrpo.judges.llm.prompt import capped, digest, fenced
 from agentgrpo.judges.llm.verdict import Opinion, read_choice
 from agentgrpo.tasks.dialogue import ADD, Fact, chunks_of, facts_of
 
-# --- What a memory held while it was being written, told by its changes.
+# --- The contents of a memory while it was being written, from its changes.
 
 
 class Stored:
-    """The entries after the changes that `follow` was given so far."""
+    """The entries after the changes passed to `follow` so far."""
 
     def __init__(self, changes: Iterable[Change] = ()) -> None:
         self.entries: list[MemoryEntry] = []
@@ -45,19 +46,19 @@ _BEFORE = " before "
 
 
 class AssertedValidity:
-    """Every change gets a verdict, `wanted` are the facts of the chunk.
+    """Gives every change a verdict; `wanted` is the number of facts in the chunk.
 
-    insert   valid if its text is a fact that this chunk asserts, and nothing of that key (the first two words) is
-             stored yet; a fact to add is beside others of its key
-    update   valid if its text is such a fact and has the key of what it replaces
+    insert   valid if its text is a fact that this chunk asserts, and no entry with its key (the first two words) is
+             stored yet; a fact with op add may join others with its key
+    update   valid if its text is such a fact and has the key of the entry that it replaces
     delete   valid if the chunk asks to forget the key, and the entry is of an earlier chunk
 
-    A text is a fact's if it is the fact's own, or that up to " before ", or that and " before " with a word of the
-    entry that is replaced: what held earlier no chunk says, so a memory may have missed it. A fact can be written once.
-    """
+    A text matches a fact if it equals the fact's text, or that text up to " before ", or the latter with " before " and
+    a word of the replaced entry: no chunk states the earlier value, so a memory may have missed it. A fact can be
+    written once."""
 
     async def judge(self, task: Task, chunk: int, changes: Sequence[Change]) -> ChunkGrade:
-        """Raises DataError for a task that knows no facts."""
+        """Judge the changes of `chunk` by its facts. Raises DataError for a task without facts."""
         facts = facts_of(task)
         if facts is None or len(facts) != len(chunks_of(task)):
             raise DataError(
@@ -78,7 +79,7 @@ class AssertedValidity:
 
 
 def _is_valid(change: Change, stored: Stored, unwritten: list[Fact], forgotten: set[str]) -> bool:
-    """A fact that is written leaves `unwritten`."""
+    """Whether a change is valid; a fact that it writes is removed from `unwritten`."""
     if change.after is None:
         before = change.before
         return before is not None and before.chunk < change.chunk and key_of(_plain(before.text)) in forgotten
@@ -107,7 +108,7 @@ def _plain(text: str) -> str:
 
 
 class NoValidity:
-    """Nothing is judged, and nobody knows what is wanted."""
+    """Judges nothing; `wanted` is unknown."""
 
     async def judge(self, task: Task, chunk: int, changes: Sequence[Change]) -> ChunkGrade:
         return ChunkGrade(verdicts=(None,) * sum(change.chunk == chunk for change in changes))
@@ -116,10 +117,11 @@ class NoValidity:
         """Nothing is open."""
 
 
-# --- A language model as the judge of entries: one question for each that was written, a strict VALID or INVALID.
+# --- A language model as the judge of entries: one question for each written entry, with a strict verdict VALID or
+# INVALID.
 
 VERSION = 1
-"""Of the words below: kept verdicts answer them."""
+"""Version of the prompt below, to which cached verdicts belong."""
 VALID, INVALID = "VALID", "INVALID"
 
 _RULES = """\
@@ -143,9 +145,9 @@ class JudgedEntry:
     chunk: str
     text: str
     replaced: str
-    """"" where it replaces none."""
+    """Text of the replaced entry; "" if it replaces none."""
     stored: tuple[str, ...]
-    """Entries that are like it."""
+    """Texts of similar stored entries."""
 
     def key(self, identity: str) -> str:
         return digest(str(VERSION), identity, self.chunk, self.text, self.replaced, *self.stored)
@@ -160,8 +162,8 @@ class JudgedEntry:
 
 
 class LLMValidity:
-    """Inserts, updates and what is written into the core are judged; deletes are not, and nobody knows what was wanted.
-    `counts`: judged, cached, bad_verdicts, calls, prompt_tokens, completion_tokens, cost."""
+    """Judges inserts, updates and core paragraphs, but not deletes; `wanted` is unknown. `counts`: judged, cached,
+    bad_verdicts, calls, prompt_tokens, completion_tokens, cost."""
 
     def __init__(
         self,
@@ -176,9 +178,9 @@ class LLMValidity:
         completion_price: float = 0.0,
         seed: int = 0,
     ) -> None:
-        """max_chars: of a chunk, and of an entry. stored_entries: how many of them, the likest ones, the model sees.
-        verdict_retries: further questions with another nonce where a reply is no verdict; then JudgeError. Prices are
-        per 1,000 tokens. seed: of the nonces. Raises ConfigError."""
+        """max_chars: maximum characters shown of a chunk or entry. stored_entries: number of stored entries, the most
+        similar ones, that the model sees. verdict_retries: further requests, with another nonce, if a reply is not a
+        verdict; then JudgeError. Prices are per 1,000 tokens. seed: seed of the nonces. Raises ConfigError."""
         least = {
             "max_chars": (max_chars, 1),
             "max_concurrent": (max_concurrent, 1),
@@ -201,7 +203,8 @@ class LLMValidity:
         )
 
     async def judge(self, task: Task, chunk: int, changes: Sequence[Change]) -> ChunkGrade:
-        """Raises the first entry's JudgeError: bad_verdict, or what the completer failed with."""
+        """Judge the changes of `chunk`. Raises the first entry's JudgeError: bad_verdict, or the completer's
+        failure."""
         written = self._written(chunks_of(task)[chunk], chunk, changes)
         self._counts["judged"] += len(written)
         found = await asyncio.gather(*(self._asked.ask(None, w) for w in written), return_exceptions=True)
@@ -216,7 +219,7 @@ class LLMValidity:
         return {**self._counts, **self._model.counts}
 
     async def probe(self) -> None:
-        """Raises ConfigError where the model behind an endpoint does not reply, and nothing that it said is kept."""
+        """Raise ConfigError if the model behind an endpoint does not reply, and no reply is cached."""
         try:
             await self._model.probe()
         except JudgeError as e:

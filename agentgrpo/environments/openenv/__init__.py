@@ -1,6 +1,6 @@
-"""Environments of OpenEnv: a server that runs already, or one that the run starts.
+"""OpenEnv environments: on a running server, or on one that the run starts.
 
-server.py        the server: what it says of its actions, and a session for each attempt
-forms.py         what an action is to the policy (a text, or calls of tools), and what an observation is as text
+server.py        the client: the server's action schema, and a session for each attempt
+forms.py         how the policy acts (a text, or tool calls), and observations as text
 environment.py   the factory and one attempt
 """

@@ -1,9 +1,9 @@
-"""An OpenEnv server's environment, a session of it for each attempt.
+"""An OpenEnv server's environment, with one session for each attempt.
 
 reset(columns of the task, a seed) -> observation --policy--> a text, or calls -> step(action) -> observation, reward
 
-What it pays is the sum of the server's rewards. It ends where the server says so, at the policy's final answer where
-tools are on offer, or at `max_turns`.
+The reward is the sum of the server's rewards. An episode ends when the server says so, at the policy's final answer if
+tools are offered, or at `max_turns`.
 """
 
 from __future__ import annotations
@@ -47,39 +47,39 @@ TURNS, STEPS = "turns", "env_steps"
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class OpenEnvEnvironments(EnvironmentDefaults):
-    """Implements environments.factory.EnvironmentFactory. Raises ConfigError where there is no server, or two, and for
-    values out of range."""
+    """Implements environments.factory.EnvironmentFactory. Raises ConfigError unless exactly one of url and command is
+    given, and for values out of range."""
 
     name = "openenv"
     speaks_of_tools = True
     pays_itself = True
-    """Its tasks need no answers."""
+    """Its tasks need no reference answers."""
     renderer: ToolRenderer
 
     url: str | None = None
-    """Of a server that runs, such as http://localhost:8000; null = command is started."""
+    """URL of a running server, such as http://localhost:8000; null = command is started."""
     command: str | None = None
-    """What the run starts, and ends: a server that listens where {port} stands; null = one runs at url."""
+    """Command of a server that the run starts and ends; it must listen on {port}. null = a server runs at url."""
     api_key_env: str | None = None
-    """NAME of the environment variable with the server's key, sent as a Bearer token; null = none is sent."""
+    """NAME of the environment variable with the server's key, sent as a Bearer token; null = no key is sent."""
     max_sessions: int | None = None
-    """At once; other episodes wait. null = as many as the server takes."""
+    """Concurrent sessions; further episodes wait. null = the server's own limit."""
     timeout_s: float = 60.0
-    """Of one answer of the server's."""
+    """Seconds for one answer from the server."""
     start_timeout_s: float = 60.0
-    """Until a server that was started answers."""
+    """Seconds until a started server must answer."""
     text_field: str | None = None
-    """The action's field that takes the policy's text; null = its only field, and a tool where it has more."""
+    """The action's field that takes the policy's text; null = its only field, or a tool call if it has more fields."""
     show: tuple[str, ...] = ()
-    """Fields of observations that the policy sees; [] = all that say something."""
+    """Fields of observations that the policy sees; [] = all that are not empty."""
     max_turns: int | None = 20
-    """Sampled turns; null = until the server says so."""
+    """Sampled turns; null = until the server ends the episode."""
     max_context: int | None = 4096
     """Tokens of an episode; null = as many as the engine holds."""
     min_context_left: int = 1
     """No turn is sampled with fewer tokens left."""
     max_tool_output_tokens: int = 1000
-    """Of what a call is answered with; what is longer is cut, and the policy sees that it was."""
+    """Tokens of one reply to a call; a longer reply is cut, which the policy can see."""
 
     workspaces: Workspaces = field(default_factory=Workspaces, init=False)
 
@@ -108,7 +108,7 @@ class OpenEnvEnvironments(EnvironmentDefaults):
 
     @cached_property
     def server(self) -> EnvServer:
-        """Raises ConfigError where there is nothing to ask it with."""
+        """The server's client. Raises ConfigError if the packages of the extra `openenv` are missing."""
         try:
             from agentgrpo.environments.openenv.server import EnvServer
         except ImportError as e:
@@ -146,11 +146,11 @@ class OpenEnvEnvironments(EnvironmentDefaults):
         return form_of(await self.server.action_schema(), self.text_field)
 
     async def probe(self) -> None:
-        """Raises EnvironmentFailure where the server does not say what its actions are."""
+        """Raises EnvironmentFailure if the server does not describe its actions."""
         await self.form()
 
     def calling(self, tools: Mapping[str, Tool], attempt: Attempt) -> ToolEnvironment:
-        """What calls these tools for an attempt."""
+        """Return the tool environment that calls these tools for an attempt."""
         options = ToolEnvironments(
             renderer=self.renderer,
             tools=tools,
@@ -177,7 +177,7 @@ class OpenEnvEnvironment:
         self._calls: ToolEnvironment | None = None
         self._num_steps = 0
         self._paid = 0.0
-        """For the turn at hand."""
+        """Reward of the current turn."""
         self._is_over = False
 
     async def reset(self, task: Task) -> Observation:
@@ -206,7 +206,8 @@ class OpenEnvEnvironment:
         return replace(said, reward=self._paid, metrics={**said.metrics, **self._metrics(turn.index + 1)})
 
     async def act(self, action: Mapping[str, Any]) -> Reply | None:
-        """What came of it; None where the episode was over before. Raises RefusedByServer, and EnvironmentFailure."""
+        """Send an action and return the reply; None if the episode is already over. Raises RefusedByServer and
+        EnvironmentFailure."""
         if self._is_over:
             return None
         assert self._session is not None
@@ -215,7 +216,7 @@ class OpenEnvEnvironment:
         return said
 
     async def score(self, episode: Episode) -> Scores:
-        """The server has paid for every turn, if it was nothing."""
+        """The server has already rewarded every turn."""
         return {"reward": 0.0}
 
     async def close(self) -> None:
@@ -256,7 +257,7 @@ class OpenEnvEnvironment:
         return result_of(_observed(said), self._options.show)
 
     def _took(self, said: Reply) -> bool:
-        """Whether that was the end."""
+        """Count a reply and its reward; return whether the episode is over."""
         self._num_steps += 1
         paid = said.get("reward")
         self._paid += 0.0 if paid is None else number(paid, f"{self._options.server.shown}: reward")
@@ -267,7 +268,7 @@ class OpenEnvEnvironment:
 
 
 class ServerTool:
-    """Implements tools.base.Tool: an action of one attempt. Calls of one turn are made one after the other."""
+    """Implements tools.base.Tool: an action of one attempt. The calls of one turn are made one after the other."""
 
     exclusive = True
 
@@ -291,7 +292,7 @@ class ServerTool:
 
 
 def seed_of(task: Task) -> int:
-    """The same for all attempts at a task."""
+    """Return the task's seed, equal for all attempts."""
     return int.from_bytes(blake2b(task.id.encode(), digest_size=4).digest(), "big") >> 1
 
 

@@ -1,7 +1,7 @@
-"""What an action of an OpenEnv server is to the policy, and what an observation is as text.
+"""How the policy acts on an OpenEnv server, and observations as text.
 
-one field, a text                     the policy's turn is that text
-more fields, or another one           a tool `act`, whose arguments are the fields
+one text field                        the policy's turn is that text
+more fields, or one of another type   a tool `act`, whose arguments are the fields
 calls of tools (MCP environments)     the tools that the server lists
 """
 
@@ -69,27 +69,28 @@ def form_of(schema: Mapping[str, Any], text_field: str | None = None) -> Form:
         "properties": _inlined(fields, schema.get("$defs") or {}),
         "required": [n for n in schema.get("required", ()) if n in fields],
     }
-    if _REF in json.dumps(parameters):  # of a definition that holds itself
+    if _REF in json.dumps(parameters):  # a definition that refers to itself
         parameters["$defs"] = schema["$defs"]
     description = " ".join(str(schema.get("description") or "").split())
     return ActForm(ToolSpec(name=ACT, description=description or "Act in the environment.", parameters=parameters))
 
 
 def spec_of(listed: Mapping[str, Any]) -> ToolSpec:
-    """A tool as MCP lists it."""
+    """Return the specification of a tool as MCP lists it."""
     schema = listed.get("inputSchema") or listed.get("input_schema") or {"type": "object", "properties": {}}
     description = " ".join(str(listed.get("description") or "").split())
     return ToolSpec(name=str(listed.get("name")), description=description, parameters=schema)
 
 
 def call_of(name: str, arguments: Mapping[str, Any]) -> Mapping[str, Any]:
-    """The action that calls a tool."""
+    """Return the action that calls a tool."""
     return {"type": "call_tool", "tool_name": name, "arguments": dict(arguments)}
 
 
 def text_of(observation: Mapping[str, Any], shown: Sequence[str] = ()) -> str:
-    """shown: its fields that the policy sees, in this order; () = all that say something. A single text is itself,
-    several fields are a line each. Where there is nothing else, what stands in its metadata."""
+    """Return an observation as text. shown: the fields that the policy sees, in this order; () = all that are not
+    empty. A single text or list stands alone; otherwise each field is a line. Without any field to show, the metadata
+    are shown."""
     names = shown or [name for name in observation if name not in _OWN]
     said = {name: observation[name] for name in names if observation.get(name) not in (None, "", [], {})}
     if not said and not shown and isinstance(inner := observation.get("metadata"), Mapping):
@@ -100,7 +101,7 @@ def text_of(observation: Mapping[str, Any], shown: Sequence[str] = ()) -> str:
 
 
 def result_of(observation: Mapping[str, Any], shown: Sequence[str] = ()) -> ToolResult:
-    """What a call of a tool has come to."""
+    """Return the result of a tool call."""
     if isinstance(error := observation.get("error"), Mapping):
         return ToolResult.failed(str(error.get("message") or error.get("error_type")))
     result = observation.get("result")
@@ -113,8 +114,9 @@ def result_of(observation: Mapping[str, Any], shown: Sequence[str] = ()) -> Tool
 
 
 def _inlined(node: Any, definitions: Mapping[str, Any], within: tuple[str, ...] = ()) -> Any:
-    """A schema with its definitions where they are referred to: a policy reads it, and renderers show properties alone.
-    within: the definitions that enclose the node; a reference to one of these stays, for it would have no end."""
+    """Return a schema with each reference replaced by its definition: a policy reads it, and renderers show only
+    properties. within: the definitions that enclose the node; references to them stay, since expanding them would never
+    end."""
     if isinstance(node, list):
         return [_inlined(one, definitions, within) for one in node]
     if not isinstance(node, Mapping):
@@ -132,7 +134,7 @@ def _is_text(field: Mapping[str, Any]) -> bool:
 
 
 def _written(value: object) -> str:
-    """Of messages what they say."""
+    """Return a value as text; for a list of messages, their contents."""
     if isinstance(value, list) and all(isinstance(m, Mapping) and isinstance(m.get("content"), str) for m in value):
         return "\n".join(m["content"] for m in value)
     return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str)

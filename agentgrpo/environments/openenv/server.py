@@ -1,12 +1,12 @@
-"""An OpenEnv server, as its protocol has it: JSON messages over a WebSocket, and a session for each connection.
+"""The client of an OpenEnv server: JSON messages over a WebSocket, with one session for each connection.
 
     GET /schema                                   the JSON schema of actions
     {"type": "reset", "data": {"seed": 7}}        -> {"type": "observation", "data": {observation, reward, done}}
     {"type": "step", "data": {"message": "hi"}}   -> the same
     {"type": "mcp", "data": {... "tools/list"}}   -> {"type": "mcp", "data": {"result": {"tools": [...]}}}
 
-A server holds as many sessions as its max_concurrent_envs says, which is 1 unless its author says otherwise. It tells
-that to nobody but to who comes too many; from then on the others wait.
+A server holds max_concurrent_envs sessions, 1 by default. It reports that number only when it refuses a session for
+lack of room; from then on further episodes wait here.
 """
 
 from __future__ import annotations
@@ -42,17 +42,17 @@ _LOG = logging.getLogger(__name__)
 
 
 class RefusedByServer(Exception):
-    """The server says that an action is none."""
+    """The server rejects an action as invalid."""
 
 
 class _Full(Exception):
-    """The server holds as many sessions as it may; `args[0]` of them, where it says how many."""
+    """The server has no room for a session. `args[0]` is its number of sessions, if reported."""
 
 
 class EnvServer:
-    """url: of one that runs; api_key_env: the environment variable with its key, None = none is sent. command: what is
-    started instead, {port} being where it must listen. most: sessions at once, None = as many as it takes. Raises
-    ConfigError."""
+    """url: of a running server. api_key_env: the environment variable with its key; None = no key is sent. command: the
+    server to start instead, which must listen on {port}. most: concurrent sessions; None = the server's own limit.
+    Raises ConfigError."""
 
     def __init__(
         self,
@@ -75,8 +75,8 @@ class EnvServer:
         if command is not None:
             if PORT not in command:
                 raise ConfigError(
-                    f"environment.command={command}: it says no port; write {PORT} where the server is told where to "
-                    "listen, as in 'python -m my_env.server.app --port {port}'"
+                    f"environment.command={command}: it names no port; write {PORT} in place of the port to listen on, "
+                    "as in 'python -m my_env.server.app --port {port}'"
                 )
             words = words_of(command, "environment.command")
 
@@ -107,8 +107,8 @@ class EnvServer:
         return self._schema
 
     async def session(self, reset: Mapping[str, Any]) -> tuple[ServerSession, Reply]:
-        """A session that is reset, and its first observation. Waits until the server has room for one, which takes
-        nothing of the episode's time. Raises EnvironmentFailure."""
+        """Open and reset a session; return it with its first observation. Waits until the server has room, which does
+        not count as the episode's time. Raises EnvironmentFailure."""
         await self._ready()
         room, pause, left = self._rooms.get(), _PAUSE_S, self._timeout_s
         while left > 0:
@@ -123,11 +123,12 @@ class EnvServer:
             except BaseException:
                 await session.close()
                 raise
-            with uncounted():  # one that has been closed may not have left yet
+            with uncounted():  # a closed session may still take up room
                 await asyncio.sleep(pause)
             left, pause = left - pause, min(2 * pause, _LONGEST_PAUSE_S)
         raise EnvironmentFailure(
-            f"{self.shown} is full, with sessions of others; raise max_concurrent_envs where it is made", kind="server"
+            f"{self.shown} is full with other clients' sessions; raise max_concurrent_envs where it is made",
+            kind="server",
         )
 
     @property
@@ -136,12 +137,12 @@ class EnvServer:
 
     @property
     def headers(self) -> Mapping[str, str]:
-        """Of every request."""
+        """Headers of every request."""
         return {} if self._secret is None else self._secret.headers()
 
     @property
     def is_ours(self) -> bool:
-        """Started by this run, on this machine: no proxy leads there."""
+        """Whether this run started the server on this machine; then no proxy is used."""
         return self._started is not None
 
     async def close(self) -> None:
@@ -160,7 +161,7 @@ class EnvServer:
         return True
 
     def _got(self, path: str, timeout_s: float) -> bytes:
-        """Raises OSError, also for an answer that says no."""
+        """Raises OSError, also for an HTTP error status."""
         proxies = urllib.request.ProxyHandler({} if self.is_ours else None)
         try:
             with urllib.request.build_opener(proxies).open(self._request(path), timeout=timeout_s) as answer:
@@ -171,7 +172,8 @@ class EnvServer:
             raise
 
     def _request(self, path: str) -> urllib.request.Request:
-        """A GET of what lies below the URL, with its query and its login, which urllib takes for a host."""
+        """Return a GET request for a path below the URL, with the URL's query. The URL's login becomes a header,
+        because urllib would take it for part of the host."""
         parts = urlsplit(self._url)
         login, at, host = parts.netloc.rpartition("@")
         basic = {"Authorization": f"Basic {b64encode(unquote(login).encode()).decode()}"} if at else {}
@@ -188,7 +190,7 @@ class EnvServer:
 
 
 class ServerSession:
-    """One attempt's."""
+    """The session of one attempt."""
 
     def __init__(self, server: EnvServer, room: _Room) -> None:
         self._server, self._room = server, room
@@ -196,7 +198,7 @@ class ServerSession:
         self._is_open = True
 
     async def begin(self, url: str, reset: Mapping[str, Any]) -> Reply:
-        """Raises _Full."""
+        """Connect and reset. Raises _Full and EnvironmentFailure."""
         try:
             self._socket = await connect(
                 url,
@@ -211,18 +213,18 @@ class ServerSession:
         return await self._ask({"type": "reset", "data": dict(reset)})
 
     async def step(self, action: Mapping[str, Any]) -> Reply:
-        """Raises RefusedByServer for what the server does not take as an action, EnvironmentFailure for all else."""
+        """Raises RefusedByServer for an action that the server rejects, EnvironmentFailure for any other failure."""
         return await self._ask({"type": "step", "data": dict(action)})
 
     async def tools(self) -> list[Mapping[str, Any]]:
-        """What MCP lists: name, description, inputSchema."""
+        """Return the tools that MCP lists: name, description, inputSchema."""
         rpc = {"jsonrpc": "2.0", "id": 1, "method": "tools/list", "params": {}}
         said = await self._ask({"type": "mcp", "data": rpc})
         listed: list[Mapping[str, Any]] = (said.get("result") or {}).get("tools") or []
         return listed
 
     async def close(self) -> None:
-        """However the attempt ended."""
+        """Close the session, however the attempt ended."""
         if self._is_open:
             self._is_open = False
             try:
@@ -238,7 +240,7 @@ class ServerSession:
         shown, within = self._server.shown, self._server.timeout_s
         try:
             async with asyncio.timeout(within):
-                with suppress(ConnectionClosed):  # why, may be in what was said before
+                with suppress(ConnectionClosed):  # an earlier message may give the reason
                     await self._socket.send(json.dumps(message, default=str))
                 said = json.loads(await self._socket.recv())
             kind, data = said["type"], said["data"]
@@ -250,9 +252,9 @@ class ServerSession:
         except (OSError, WebSocketException) as e:
             raise EnvironmentFailure(f"{shown}: {_one_line(e)}", kind="transport") from e
         except (ValueError, KeyError, TypeError, RecursionError) as e:
-            raise EnvironmentFailure(f"{shown} answers what is no OpenEnv message: {_one_line(e)}", kind="shape") from e
+            raise EnvironmentFailure(f"{shown} sent an invalid OpenEnv message: {_one_line(e)}", kind="shape") from e
         if not isinstance(data, Mapping):
-            raise EnvironmentFailure(f"{shown} answers what is no OpenEnv message: {str(data)[:80]!r}", kind="shape")
+            raise EnvironmentFailure(f"{shown} sent an invalid OpenEnv message: {str(data)[:80]!r}", kind="shape")
         if kind != "error":
             return data
         if data.get("code") == FULL:
@@ -264,7 +266,7 @@ class ServerSession:
 
 
 class _Room:
-    """Of one event loop: who has a session, and who waits for one."""
+    """The episodes of one event loop that have a session or wait for one."""
 
     def __init__(self, most: int | None) -> None:
         self._most, self._inside = most, 0
@@ -298,7 +300,7 @@ def _below(path: str, name: str) -> str:
 
 
 def _complaints(data: Mapping[str, Any]) -> str:
-    """Of pydantic, or of whoever has raised an error there."""
+    """Return the error message of the server, from pydantic or from another exception."""
     errors = data.get("errors")
     if isinstance(errors, list) and all(isinstance(e, Mapping) for e in errors):
         said = "; ".join(f"{'.'.join(map(str, e.get('loc', ())))}: {e.get('msg')}" for e in errors)

@@ -1,12 +1,12 @@
-"""WebSockets of clients that take their time: none keeps a session for ever, and who is turned away knows why.
+"""Limits on slow WebSocket clients: no client keeps a session for ever, and a rejected client learns why.
 
     no message comes within idle_s                 closed (1008) with that reason
-    an answer is not taken within idle_s           given up: its session is free for another client
-    the session cannot begin, or not go on         closed (1013 where the server is full, else 1011), with the reason
-                                                   that OpenEnv's last message says
+    an answer is not taken within idle_s           dropped: its session is free for another client
+    the session cannot begin or continue           closed (1013 if the server is full, else 1011), with the reason
+                                                   in OpenEnv's last message
     a body has more than body_bytes                its request fails (uvicorn holds WebSocket messages to their size)
 
-Pings and parts of a message are no messages.
+Pings and fragments do not count as messages.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ from agentgrpo.services.gate import AsgiApp, Receive, Scope, Send
 
 POLICY = 1008
 ERRORS = {FULL: 1013, "FACTORY_ERROR": 1011, "SESSION_ERROR": 1011}
-"""OpenEnv's codes of errors after which it closes a connection, and those of the close frame."""
+"""OpenEnv's error code that closes a connection -> code of the close frame."""
 _REASON_BYTES = 123
-"""Of a close frame, at most."""
+"""Most bytes of the reason in a close frame."""
 
 
 def held_to(app: AsgiApp, *, idle_s: float, body_bytes: int) -> AsgiApp:
@@ -39,7 +39,7 @@ def held_to(app: AsgiApp, *, idle_s: float, body_bytes: int) -> AsgiApp:
 
 
 def _bounded(receive: Receive, body_bytes: int) -> Receive:
-    """A client whose body is too long has left, as far as its application knows."""
+    """Report a client to its application as disconnected if its body is too long."""
     left = body_bytes
 
     async def heard() -> MutableMapping[str, Any]:
@@ -52,7 +52,7 @@ def _bounded(receive: Receive, body_bytes: int) -> Receive:
 
 
 class _Link:
-    """One WebSocket, as its application sees it."""
+    """One WebSocket, seen from its application."""
 
     def __init__(self, receive: Receive, send: Send, idle_s: float) -> None:
         self._receive, self._send, self._idle_s = receive, send, idle_s
@@ -83,7 +83,7 @@ class _Link:
 
 
 def _why(text: str) -> dict[str, Any]:
-    """The code and the reason of the close that follows `text`, where `text` is an error that ends a session."""
+    """Return the code and reason of the close after `text`, if `text` is an error that ends a session; else {}."""
     said = json.loads(text) if any(code in text for code in ERRORS) else {}
     if said.get("type") != "error" or said["data"].get("code") not in ERRORS:
         return {}

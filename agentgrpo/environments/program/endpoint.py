@@ -1,15 +1,14 @@
-"""The HTTP server that programs ask, on the event loop that their episodes run on.
+"""The HTTP server for programs' requests, on the event loop of their episodes.
 
-    POST /episodes/KEY/v1/chat/completions     an answer of the policy, streamed where that is asked for
-    POST /episodes/KEY/v1/responses            the same in another dialect
-    POST /episodes/KEY/v1/messages             and in a third
+    POST /episodes/KEY/v1/chat/completions     the policy's answer, streamed if requested
+    POST /episodes/KEY/v1/responses            its answer as OpenAI's Responses
+    POST /episodes/KEY/v1/messages             its answer as Anthropic's messages
     GET  /episodes/KEY/v1/models               the one model
     POST /episodes/KEY/reward/TOKEN            {"reward": 0.5, ...} or a number
 
-It listens on this machine's loopback alone while an episode is open, and answers under this machine's own names alone
-(services/gate). A KEY is known to its program and to whatever the program starts; after the end of the episode it leads
-nowhere. The TOKEN is known to functions alone. What a request
-samples for a client that is gone is stopped.
+It listens only on loopback and only while an episode is open, and answers only under this machine's own names
+(services/gate). A KEY is known to its program and to processes that the program starts; it is invalid after the
+episode. The TOKEN is known only to functions. Sampling for a client that has disconnected is stopped.
 """
 
 from __future__ import annotations
@@ -47,7 +46,7 @@ from agentgrpo.services.gate import Gate, gated
 
 HOST = "127.0.0.1"
 LIMITS = RequestLimits(body_bytes=8 * 2**20, head_s=300.0, body_s=300.0)
-"""Patient: programs and engine share a machine, so that 500 who begin at once wait for longer than 10 s."""
+"""Long limits: programs and engine share a machine, so 500 programs that start at once may wait for more than 10 s."""
 GATE = Gate()
 MODEL = "policy"
 GRACE_S = 0.2
@@ -55,23 +54,23 @@ GRACE_S = 0.2
 
 @dataclass(kw_only=True, eq=False)
 class _Door:
-    """One attempt, as its program reaches it."""
+    """One attempt behind the endpoint."""
 
     session: Session
     sampling: SamplingParams
     ignored: Collection[str]
     on_reward: Callable[[object], None]
     token: str
-    """Who posts a reward must know it."""
+    """The secret in the URL for rewards."""
     context: contextvars.Context = field(default_factory=contextvars.copy_context)
-    """That the episode runs in: whose calls these are."""
+    """The episode's context, to which the calls are attributed."""
     work: set[asyncio.Task[Any]] = field(default_factory=set)
-    """Requests that are being answered."""
+    """Tasks that are answering requests."""
     stored: dict[str, Sequence[Mapping[str, Any]]] = field(default_factory=dict)
-    """What later requests may refer to (see exchange.Stored)."""
+    """Items that later requests may refer to (see exchange.Stored)."""
 
     async def close(self) -> None:
-        """Nothing of it runs on."""
+        """Cancel all requests and wait for their end."""
         for task in self.work:
             task.cancel()
         await asyncio.gather(*self.work, return_exceptions=True)
@@ -80,7 +79,7 @@ class _Door:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EpisodeUrls:
     base: str
-    """Ends with /v1."""
+    """The base URL, ending with /v1."""
     reward: str
 
 
@@ -99,8 +98,8 @@ class ProgramEndpoint:
         ignored: Collection[str],
         on_reward: Callable[[object], None],
     ) -> AsyncIterator[EpisodeUrls]:
-        """The URLs of an episode while it lasts. on_reward: raises ValueError for a value that is no reward. ignored:
-        see exchange.ProgramDialect."""
+        """Yield the URLs of an episode, which are valid inside the context. on_reward: raises ValueError for an invalid
+        reward. ignored: see exchange.ProgramDialect."""
         server, key, token = self._servers.get(), secrets.token_urlsafe(24), secrets.token_urlsafe(24)
         door = _Door(session=session, sampling=sampling, ignored=ignored, on_reward=on_reward, token=token)
         await server.enter(key, door)
@@ -112,7 +111,7 @@ class ProgramEndpoint:
 
     @asynccontextmanager
     async def serve(self, opened: socket.socket) -> AsyncIterator[None]:
-        """A socket that somebody else has opened, while an episode is open."""
+        """Serve a socket that was opened elsewhere, while an episode is open."""
         listener = await self._servers.get().listen(opened)
         try:
             yield
@@ -121,7 +120,7 @@ class ProgramEndpoint:
 
 
 class _Server:
-    """Of one event loop; listens while there are doors."""
+    """The server of one event loop. It listens while an attempt is open."""
 
     def __init__(self) -> None:
         self._doors: dict[str, _Door] = {}
@@ -132,7 +131,7 @@ class _Server:
         app = Starlette(
             routes=[
                 *(Route(f"/episodes/{{key}}/v1{d.path}", self._asked(d), methods=["POST"]) for d in DIALECTS),
-                # Anthropic's client puts a /v1 of its own behind a base URL
+                # Anthropic's client appends /v1 to the base URL itself
                 Route(f"/episodes/{{key}}/v1/v1{MESSAGES.path}", self._asked(MESSAGES), methods=["POST"]),
                 Route("/episodes/{key}/v1/models", self._models, methods=["GET"]),
                 Route("/episodes/{key}/reward/{token}", self._posted(self._reward, CHAT), methods=["POST"]),
@@ -166,7 +165,7 @@ class _Server:
         listener = await loop.create_server(connect, sock=opened, backlog=2048, start_serving=False)
         try:
             await listener.start_serving()
-        except BaseException:  # a cancelled episode, too
+        except BaseException:  # including cancellation of the episode
             listener.close()
             raise
         return listener
@@ -180,7 +179,7 @@ class _Server:
                 await self._disconnect()
 
     async def _disconnect(self) -> None:
-        """No connection is left; who is owed an answer, be it an error, has a moment to take it."""
+        """Close all connections; clients with a pending answer or error get GRACE_S seconds to receive it."""
         for connection in list(self._state.connections):
             connection.shutdown()
         if self._state.tasks:
@@ -258,7 +257,7 @@ async def _body(request: Request) -> bytes:
 
 
 async def _unless_gone(request: Request, door: _Door, answer: Awaitable[Response]) -> Response:
-    """The answer, made in the episode's own context; it is stopped where its client leaves, and with the episode."""
+    """Return the answer, made in the episode's context; cancelled if the client disconnects or the episode ends."""
     loop = asyncio.get_running_loop()
     work = loop.create_task(_awaited(answer), context=door.context.copy())
     gone = loop.create_task(_gone(request))
@@ -283,7 +282,7 @@ async def _awaited(answer: Awaitable[Response]) -> Response:
 
 
 async def _gone(request: Request) -> None:
-    """Its body is in: the next that comes is the client's leave."""
+    """Wait for the client to disconnect; its body has been received."""
     while (await request.receive())["type"] != "http.disconnect":
         pass
 

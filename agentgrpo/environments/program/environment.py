@@ -1,6 +1,6 @@
-"""Any agent behind an endpoint: a program of the user's own decides what the policy is asked, and what it was worth.
+"""Any agent behind an endpoint: the user's program decides what the policy is asked and what the attempt is worth.
 
-program --chat completions--> endpoint --> session: conversations of the policy's --> branches of the episode
+program --chat completions--> endpoint --> session: the policy's conversations --> branches of the episode
 reward = what the program returns or prints + what it posts
 """
 
@@ -51,56 +51,56 @@ _MEASURED = (
     *("unattributed_tokens", "failed_programs", "refused_rewards"),
 )
 _MOST_NAMES = 100
-"""That a program reports."""
+"""Most names that a program may report."""
 _SLACK = 1e-9
-"""Of a sum that rounding has put out of its range."""
+"""Tolerance for a sum that rounding has put out of range."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class EndpointEnvironments(EnvironmentDefaults, ABC):
-    """Implements environments.factory.EnvironmentFactory but for `name` and `program`. Raises ConfigError for values
-    out of range.
+    """Implements environments.factory.EnvironmentFactory except `name` and `program`. Raises ConfigError for values out
+    of range.
 
-    A program that fails or takes too long is an infrastructure failure of that attempt. One that the policy has driven
-    past a limit is not: the attempt is over, and worth what the program has posted by then.
+    A program that fails or takes too long is an infrastructure failure of that attempt. A program that fails after the
+    policy has hit a limit of the episode is not: the attempt ends, and is worth the rewards reported so far.
     """
 
     name: ClassVar[str]
     speaks_of_tools = True
-    """Its conversations may have tools, whichever they are."""
+    """Its conversations may offer any tools."""
     is_driven = True
     pays_itself = True
-    """Its tasks need no answers."""
+    """Its tasks need no reference answers."""
     takes_posts: ClassVar[bool] = True
-    """Its program may post rewards."""
+    """Its program may post rewards by HTTP."""
     renderer: ToolRenderer
 
     timeout_s: float = 600.0
-    """Of one attempt; past it the program is ended, with all that it has started."""
+    """Seconds for one attempt; after that the program is ended, with every process it has started."""
     max_requests: int | None = 100
-    """Of one attempt; the others are refused. null = any number."""
+    """Requests of one attempt; further ones are refused. null = any number."""
     max_tokens: int | None = None
-    """Sampled for one attempt, all of its requests together. null = any number."""
+    """Sampled tokens of one attempt, over all its requests. null = any number."""
     max_context: int | None = 4096
     """Tokens of a conversation; null = as many as the engine holds."""
     min_context_left: int = 1
-    """A request is refused with fewer tokens left."""
+    """A request is refused if fewer tokens are left for the answer."""
     failure_reward: float | None = None
-    """What an attempt is worth in which the program fails once the policy has answered, added to what it has posted:
-    for agents that fail where a policy calls tools that there are not. null = an infrastructure failure."""
+    """Reward of an attempt whose program fails after the policy has answered, added to the rewards already reported:
+    for agents that crash when the policy calls an unknown tool. null = an infrastructure failure."""
     reward_range: tuple[float, float] | None = (-1.0, 1.0)
-    """Between which numbers the rewards that a program reports must add up; a post that leads out of it is refused, and
-    an attempt whose program ends out of it has failed. failure_reward and the share of hidden tests are added to that.
+    """Allowed range of the sum of the rewards that a program reports. A post that would leave the range is refused; an
+    attempt whose final report leaves it has failed. failure_reward and the share of hidden tests are not subject to it.
     null = any number."""
     tests: HiddenTests | None = None
-    """Runs the tests that each task brings along on the directory of the attempt; null = nobody does. The share that
-    passes is added to what the attempt is worth."""
+    """Runs each task's hidden tests on the attempt's directory and adds the share that passes to the reward; null = no
+    tests."""
     ignore: tuple[str, ...] | Literal["common"] = ()
-    """Parameters of requests that are overlooked instead of refused, such as temperature or tool_choice; common = all
-    that frameworks set by themselves (exchange.COMMON), also as one of several."""
+    """Request parameters that are ignored instead of refused, such as temperature or tool_choice; common = all that
+    frameworks set by themselves (exchange.COMMON), also as one entry of a list."""
     train: Which = "all"
-    """Branches that are trained: all of them, the last one that was answered, or those matching train_system and
-    train_model. Others are recorded, and have no gradient."""
+    """Branches that are trained: all, the one answered last, or the ones that match train_system and train_model. Other
+    branches are recorded and have no gradient."""
     train_system: str | None = None
     """With train=matching: a regular expression that the system prompt must contain."""
     train_model: str | None = None
@@ -123,7 +123,7 @@ class EndpointEnvironments(EnvironmentDefaults, ABC):
             )
         _ = self.program, self.endpoint, self.trained
         if self.tests is not None:
-            _ = self.tests.sandbox  # which may not hold here
+            _ = self.tests.sandbox  # raises ConfigError if the sandbox does not hold here
 
     @cached_property
     def trained(self) -> TrainedBranches:
@@ -131,7 +131,7 @@ class EndpointEnvironments(EnvironmentDefaults, ABC):
 
     @property
     def told(self) -> frozenset[str]:
-        """Columns by which a task is graded, and which the program is told all the same."""
+        """Grading columns that the program is given nevertheless."""
         return frozenset()
 
     @property
@@ -141,7 +141,7 @@ class EndpointEnvironments(EnvironmentDefaults, ABC):
 
     @cached_property
     def endpoint(self) -> ProgramEndpoint:
-        """What all of its programs ask. Raises ConfigError where there is no server to make one of."""
+        """The HTTP server for all programs. Raises ConfigError if the packages of the extra `serve` are missing."""
         try:
             from agentgrpo.environments.program.endpoint import ProgramEndpoint
         except ImportError as e:
@@ -161,7 +161,7 @@ class EndpointEnvironments(EnvironmentDefaults, ABC):
 
     @cached_property
     def taken(self) -> frozenset[str]:
-        """Names of what is measured around the program, which it may not report."""
+        """Names of metrics measured around the program, which it may not report itself."""
         tested = () if self.tests is None else (TESTS_PASSED, TESTS_FAILED)
         return frozenset({*_MEASURED, *tested, *(f"exit_{e.value}" for e in Exit)})
 
@@ -173,8 +173,8 @@ class EndpointEnvironments(EnvironmentDefaults, ABC):
         return ProgramEnvironment(self, attempt)
 
     def rehearse(self, task: Task, *, max_context: int) -> None:
-        """See environments.factory.EnvironmentFactory. Raises DataError for a task without a column that is to be told,
-        or without hidden tests that are to be run."""
+        """See environments.factory.EnvironmentFactory. Raises DataError if the task lacks a column of `tell`, or hidden
+        tests that are to be run."""
         if missing := sorted(self.told - _columns(task).keys()):
             raise DataError(
                 f"environment.tell={','.join(missing)}: task {task.id} has no such column; it has "
@@ -191,32 +191,32 @@ class EndpointEnvironments(EnvironmentDefaults, ABC):
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class ProgramEnvironments(EndpointEnvironments):
-    """Raises ConfigError where there is no program, or two."""
+    """Environments of a command or a function. Raises ConfigError unless exactly one of them is given."""
 
     name: ClassVar[str] = "program"
 
     command: str | None = None
-    """What is started for each attempt, in a directory of its own; null = function is called."""
+    """Command started for each attempt, in a new directory; null = function is called."""
     function: Callable[..., Any] | None = None
     """package.module:function, async, called for each attempt; null = command is started."""
     tell: tuple[str, ...] = ()
-    """Columns of a task by which it is graded, and which the program is told all the same, such as references, answer
-    or tests. A program that hands them to the policy, or leaves them where the policy's commands can read them, teaches
-    it to copy."""
+    """Grading columns of a task that the program is given nevertheless, such as references, answer or tests. If the
+    program shows them to the policy, or leaves them where the policy's commands can read them, the policy learns to
+    copy."""
     env: tuple[str, ...] = ()
-    """Environment variables that the command gets beside the usual ones, such as the key of a service."""
+    """Environment variables that the command gets besides the usual ones, such as the key of a service."""
     sandbox: bool = False
-    """The command writes in its workspace alone, sees code and the paths in `show`, no process but its own, and reaches
-    the endpoint and no other server. Needs bubblewrap."""
+    """The command can write only in its workspace, sees only system files, code, the paths in `show` and its own
+    processes, and reaches no server but the endpoint. Needs bubblewrap."""
     show: tuple[str, ...] = ()
-    """Files and folders of this machine that the command may read in the sandbox, beside code and the system's."""
+    """Files and folders of this machine that the command may read in the sandbox, besides code and system files."""
     memory_mb: int = 4096
-    """Of each process in the sandbox; of all of them together with what they keep in memory as files, where the machine
-    has control groups."""
+    """Memory of each process in the sandbox. On a machine with control groups: memory of all of them together,
+    including files kept in memory."""
     processes: int = 256
-    """Processes and threads in the sandbox."""
+    """Most processes and threads in the sandbox."""
     run_files: tuple[str, ...] = ()
-    """Paths that the configuration names elsewhere, which the sandbox covers: questions, models, runs."""
+    """Paths named elsewhere in the configuration (questions, models, runs), which the sandbox hides."""
 
     @property
     def told(self) -> frozenset[str]:
@@ -274,10 +274,10 @@ class ProgramEnvironment:
         )
         self._scores: dict[str, float] = {}
         self._refused, self._refusal = 0, ""
-        """Rewards that were posted, and why the last one was refused."""
+        """Number of refused rewards, and the reason of the last refusal."""
 
     async def drive(self, task: Task, new: Callable[[str], Conversation], *, sampling: SamplingParams) -> Observation:
-        """See environments.conversation.Driven. Raises EnvironmentFailure, and what the engine has failed with."""
+        """See environments.conversation.Driven. Raises EnvironmentFailure, or the engine's own error."""
         options = self._options
         session = Session(
             new,
@@ -301,8 +301,8 @@ class ProgramEnvironment:
             return Observation(done=session.limit or Exit.FORMAT_ERROR_LIMIT, metrics=metrics)
         if not session.metrics[REQUESTS]:
             raise EnvironmentFailure(
-                "the program has ended, and asked the policy nothing: it must send its requests to OPENAI_BASE_URL, or "
-                "to the base_url that its function is given",
+                "the program has ended without a request to the policy: it must send its requests to OPENAI_BASE_URL, "
+                "or to the base_url that its function is given",
                 kind="program",
             )
         with boundary(EnvironmentFailure, "what the program said last"):
@@ -321,11 +321,11 @@ class ProgramEnvironment:
         return self._scores | found.metrics
 
     async def close(self) -> None:
-        """The workspace is removed."""
+        """Remove the workspace."""
         await self._workspace.__aexit__()
 
     async def _said_by_program(self, task: Task, session: Session, sampling: SamplingParams) -> object:
-        """What it said of the episode. Raises EnvironmentFailure, and what the engine has failed with."""
+        """Run the program and return its result. Raises EnvironmentFailure, or the engine's own error."""
         options = self._options
         ignored = (options.ignore,) if isinstance(options.ignore, str) else options.ignore
         door = options.endpoint.open(session, sampling=sampling, ignored=ignored, on_reward=self._post)
@@ -363,7 +363,7 @@ class ProgramEnvironment:
         return running.result()
 
     def _failed(self, error: EnvironmentFailure, *, is_after_answer: bool) -> EnvironmentFailure:
-        """The program's failure, classed by whether the policy may have caused it."""
+        """Return the program's failure, classified by whether the policy may have caused it."""
         what = f"{error} (a reward was refused before: {self._refusal})" if self._refusal else str(error)
         if not is_after_answer:
             return EnvironmentFailure(what, kind=error.kind)
@@ -371,17 +371,17 @@ class ProgramEnvironment:
         return EnvironmentFailure(f"{what}; the policy had answered before: {advice}", kind=AFTER_ANSWER)
 
     def _post(self, posted: object) -> None:
-        """What comes by HTTP, from the program or from whoever has its URL. Raises BadValue."""
+        """Count a reward posted by HTTP, by the program or any other holder of the URL. Raises BadValue."""
         try:
             if not self._options.takes_posts:
-                raise BadValue(f"environment={self._options.name} takes none: its own process reports them")
+                raise BadValue(f"environment={self._options.name} takes no posts: its own process reports rewards")
             self._report(posted, "what was posted")
         except BadValue as e:
             self._refused, self._refusal = self._refused + 1, str(e)
             raise
 
     def _note(self, said: object) -> str | None:
-        """The reward of what the program said last; its answer, where it gives one. Raises BadValue."""
+        """Count the reward in the program's result; return its answer, if it gives one. Raises BadValue."""
         if said is None:
             return None
         if isinstance(said, str):
@@ -392,7 +392,8 @@ class ProgramEnvironment:
         return None if answer is None else str(answer)
 
     def _report(self, said: object, what: str) -> None:
-        """Rewards add up; of any other number the newest counts. Raises BadValue, and then nothing of it counts."""
+        """Record reported numbers: rewards add up, other numbers replace earlier ones. Raises BadValue, recording
+        nothing."""
         numbers = said if isinstance(said, Mapping) else {"reward": said}
         scores = named(numbers, what, number, known=self._scores, most=_MOST_NAMES)
         refuse_taken(scores, self._options.taken, what)
@@ -413,7 +414,7 @@ class ProgramEnvironment:
         )
 
     def _add(self, reward: float) -> None:
-        """To what the program has reported."""
+        """Add to the rewards that the program has reported."""
         self._scores["reward"] = self._scores.get("reward", 0.0) + reward
 
     def _measured(self, session: Session, *, failed: bool) -> Scores:
@@ -426,8 +427,8 @@ def _columns(task: Task) -> dict[str, Any]:
 
 
 def _grading(task: Task, columns: Mapping[str, Any]) -> set[str]:
-    """Columns by which an attempt is graded: the references, whatever else holds one of them or is called as other
-    trainers call them, and the hidden tests."""
+    """Return the columns that grade an attempt: the references, columns that contain one or are named as other trainers
+    name them, and the hidden tests."""
     holds = {key for key, value in columns.items() if key not in _ASKED and _holds(value, task.references)}
     return {"references", "answers", "answer", *holds, *({TESTS, *_TRUTHS} & columns.keys())}
 
@@ -437,7 +438,7 @@ _TRUTHS = ("reward_model", "reward_spec", "golden_answers", "ground_truth", "sol
 
 
 def _holds(value: Any, references: Sequence[str]) -> bool:
-    """Whether a reference is somewhere in it, or what is called like one."""
+    """Return whether `value` contains a reference, or a key named like one."""
     if isinstance(value, Mapping):
         return any(key in ("answer", "answers", *_TRUTHS) or _holds(one, references) for key, one in value.items())
     if isinstance(value, list | tuple):
@@ -446,11 +447,11 @@ def _holds(value: Any, references: Sequence[str]) -> bool:
 
 
 def _shown_range(bounds: tuple[float, float]) -> str:
-    """As a command line has it."""
+    """Return the range as written on a command line."""
     return f"[{bounds[0]:g},{bounds[1]:g}]"
 
 
 AFTER_ANSWER = "after_answer"
-"""Kind of a program's failure after an answer of the policy's."""
+"""`kind` of a program's failure after the policy has answered."""
 _PATIENCE_S = 10.0
-"""Until a function that will not be cancelled is left behind."""
+"""Seconds until a function that ignores its cancellation is abandoned."""

@@ -1,8 +1,9 @@
-"""What a program asks and what the policy answers, in whichever dialect of HTTP: any JSON in, a request or a refusal
-out. A dialect spells them (dialects/); a session answers them.
+"""Requests of programs and answers of the policy, in a form common to all HTTP dialects: any JSON in, a request or a
+refusal out. A dialect reads and writes them (dialects/); a session answers them.
 
-A parameter that changes what is sampled is honoured or refused by name, never left out silently. A seed is taken and
-not heeded, as the run has its own; so is a hint at how long a model should think, which no weights here were told of.
+A parameter that changes what is sampled is honoured or refused by name, never dropped silently. A seed is accepted
+without effect, because the run has its own; so is a hint at how long to think, because the policy was not trained on
+such hints.
 """
 
 from __future__ import annotations
@@ -23,16 +24,16 @@ from agentgrpo.renderers.qwen3 import END_THINK, THINK
 
 _MAX_DEPTH = 64
 _MOST_STOPS, _LONGEST_STOP = 64, 1000
-"""Texts that end a turn: each is looked for at every token."""
+"""Limits on stop strings: each one is searched for at every token."""
 _ANY_ARGUMENTS = {"type": "object", "properties": {}}
 COMMON = frozenset(
     {"temperature", "top_p", "top_k", "min_p", "frequency_penalty", "presence_penalty", "repetition_penalty"}
 )
-"""What frameworks set by themselves, and what environment.ignore=common has overlooked."""
+"""Parameters that frameworks set by themselves; environment.ignore=common ignores them."""
 
 
 class ChatRefused(Exception):
-    """A request that is not answered. code, param: as OpenAI has them."""
+    """A refused request. code, param: as in OpenAI's errors."""
 
     def __init__(self, message: str, *, status: int = 400, code: str | None = None, param: str | None = None) -> None:
         super().__init__(message)
@@ -41,14 +42,14 @@ class ChatRefused(Exception):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChatMessage:
-    """A message of a request, in the one form by which two are compared: content as text, arguments as values."""
+    """A message of a request in the form in which messages are compared: content as text, arguments as values."""
 
     role: Role
     content: str = ""
     calls: tuple[tuple[str, str], ...] = ()
     """(name, arguments as JSON with sorted keys), in order."""
     answers: int | None = None
-    """Of a tool's message: which of the calls before it, from 0."""
+    """For a tool's message: index of the call it answers, from 0."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,20 +57,20 @@ class ChatRequest:
     messages: tuple[ChatMessage, ...]
     model: str
     tools: tuple[ToolSpec, ...] | None
-    """None = none are on offer."""
+    """None = no tools are offered."""
     tools_key: str
-    """Equal for tools that the policy is told the same of."""
+    """Equal for tools that are described to the policy in the same way."""
     is_parallel: bool = True
-    """Several calls of one turn are answered; else the first one."""
+    """Whether every call of a turn is returned; if not, only the first is."""
     form: TurnForm | None = None
-    """What the answer must be; None = the policy is free."""
+    """Form that the answer is held to; None = any answer."""
     stop: tuple[str, ...] = ()
     max_tokens: int | None
     stream: bool
     include_usage: bool = True
-    """A stream says how many tokens there were."""
+    """A stream ends with the token counts."""
     items: tuple[Mapping[str, Any], ...] = ()
-    """Of a dialect that keeps what was said (see Stored): all that this request says."""
+    """For a dialect that stores items (see Stored): all items of this request."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,17 +79,17 @@ class ChatAnswer:
 
     turn: Turn
     said: ChatMessage
-    """As the client will send it back."""
+    """The message as the client will send it back."""
     content: str
     stop: str | None
-    """Of the request's, the one that ended the turn."""
+    """The request's stop string that ended the turn."""
     number: int
-    """Of the episode's answers, from 0."""
+    """Index among the episode's answers, from 0."""
     num_prompt_tokens: int
     calls: list[ToolCall]
-    """Those that can be made."""
+    """Calls that the client is to make."""
     unmade: list[ToolCall]
-    """Those after the first one, for a client that makes one a turn."""
+    """Calls after the first, for a client that makes one call a turn."""
 
     @property
     def num_tokens(self) -> int:
@@ -96,27 +97,27 @@ class ChatAnswer:
 
     @property
     def is_cut(self) -> bool:
-        """A limit of tokens ended it, before it came to a call."""
+        """Whether a token limit ended the turn before any call."""
         return self.turn.finish_reason is FinishReason.LENGTH and not self.calls
 
 
 Stored: TypeAlias = Mapping[str, Sequence[Mapping[str, Any]]]
-"""Id of what was said in an episode -> its items: of an item itself, of an answer all up to its end."""
+"""Id -> items: for an item, the item itself; for an answer, all items up to the end of that answer."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProgramDialect:
-    """How requests, answers and errors are spelled."""
+    """How a dialect reads requests and writes answers and errors."""
 
     path: str
-    """Below /v1."""
+    """Path below /v1."""
     request_of: Callable[[bytes, SamplingParams, Collection[str], Stored], ChatRequest]
-    """(body, sampling of the run, which the request may not change, parameters that are overlooked, what it may refer
-    to). Raises ChatRefused."""
+    """(body, the run's sampling, which the request may not change, ignored parameters, items that it may refer to) ->
+    the request. Raises ChatRefused."""
     document_of: Callable[[ChatAnswer, ChatRequest, int], Mapping[str, Any]]
-    """(..., seconds since 1970): the body of an answer that is not streamed."""
+    """(answer, request, seconds since 1970) -> the body of an answer that is not streamed."""
     events_of: Callable[[ChatAnswer, ChatRequest, int], Iterator[str]]
-    """The same as server-sent events."""
+    """Like document_of, as server-sent events."""
     error_of: Callable[[ChatRefused], Mapping[str, Any]]
 
 
@@ -125,16 +126,16 @@ class ProgramDialect:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Parameters:
-    """Those of a dialect: what is not among them is refused."""
+    """The parameters of a dialect; any other parameter is refused."""
 
     read: Collection[str]
     harmless: Mapping[str, Sequence[object]]
-    """Parameter -> values that ask for nothing but what is done anyway."""
+    """Parameter -> values that ask for the standard behaviour."""
     silent: Collection[str]
-    """That say nothing of what is sampled."""
+    """Parameters that have no effect on sampling."""
 
     def of(self, body: bytes, sampling: SamplingParams, ignored: Collection[str]) -> Mapping[str, Any]:
-        """What is given, but for nulls and what is overlooked. Raises ChatRefused."""
+        """Return the given parameters, without nulls and ignored ones. Raises ChatRefused."""
         overlooked = COMMON.union(ignored) if "common" in ignored else ignored
         given = {key: value for key, value in _object(body).items() if value is not None and key not in overlooked}
         own = _sampling_of(sampling)
@@ -149,7 +150,7 @@ class Parameters:
         if isinstance(value, bool) or value not in own:
             raise ChatRefused(
                 f"{key}={json.dumps(value)[:80]}: this run samples with {key}={own[0]:g}, and trains on what it "
-                f"samples; leave it out, say the same, or have it overlooked: environment.ignore=[{key}], or "
+                f"samples; leave it out, give the same value, or have it ignored: environment.ignore=[{key}], or "
                 "environment.ignore=common for all that frameworks set by themselves",
                 param=key,
                 code="unsupported_value",
@@ -159,21 +160,21 @@ class Parameters:
         if key in self.harmless and not any(value == harmless for harmless in self.harmless[key]):
             allowed = " or ".join(map(json.dumps, self.harmless[key])) or "to leave it out"
             raise ChatRefused(
-                f"{key}={json.dumps(value)[:80]} is not supported; allowed is {allowed}, or have it overlooked: "
+                f"{key}={json.dumps(value)[:80]} is not supported; allowed is {allowed}, or have it ignored: "
                 f"environment.ignore=[{key}]",
                 param=key,
                 code="unsupported_value",
             )
         if not any(key in known for known in (self.read, self.harmless, self.silent)):
             raise ChatRefused(
-                f"unknown parameter {key[:80]!r}; leave it out, or have it overlooked: environment.ignore=[{key[:80]}]",
+                f"unknown parameter {key[:80]!r}; leave it out, or have it ignored: environment.ignore=[{key[:80]}]",
                 param=key[:80],
                 code="unknown_parameter",
             )
 
 
 def _sampling_of(sampling: SamplingParams) -> Mapping[str, Sequence[float]]:
-    """Parameter -> how the run samples, and other ways to say so."""
+    """Return parameter -> the run's value, and other ways to write it."""
     return {
         "temperature": (sampling.temperature,),
         "top_p": (sampling.top_p,),
@@ -194,7 +195,7 @@ def _object(body: bytes) -> Mapping[str, Any]:
 
 
 def _refuse_odd(level: list[Any]) -> None:
-    """Raises ChatRefused for too deep a nest, and ValueError for half of a surrogate pair, which is no text."""
+    """Raises ChatRefused for JSON nested too deeply, and ValueError for an unpaired surrogate."""
     for _ in range(_MAX_DEPTH + 1):
         inside: list[Any] = []
         for value in level:
@@ -243,7 +244,7 @@ def stops(given: object, key: str) -> tuple[str, ...]:
 
 
 def items(given: object, key: str) -> list[Any]:
-    """Of a list that may be left out."""
+    """Return the items of a list that may be left out."""
     if given is None:
         return []
     if not isinstance(given, list):
@@ -252,7 +253,7 @@ def items(given: object, key: str) -> list[Any]:
 
 
 def content(given: object, where: str, *types: str) -> str:
-    """A text, or parts of these types."""
+    """Return the text of `given`: a string, or a list of text parts of these types."""
     if given is None:
         return ""
     if isinstance(given, str):
@@ -265,7 +266,7 @@ def content(given: object, where: str, *types: str) -> str:
 
 
 def tool(function: Mapping[str, Any], schema: str, where: str) -> ToolSpec:
-    """schema: the key of its parameters."""
+    """Return the tool. schema: the key of its parameters."""
     parameters = function.get(schema) or _ANY_ARGUMENTS
     properties = parameters.get("properties") or {} if isinstance(parameters, dict) else None
     if not isinstance(properties, dict) or not all(isinstance(each, dict) for each in properties.values()):
@@ -290,7 +291,7 @@ def schema_of(form: object, key: str, *, schema: str = "schema") -> Mapping[str,
     if not isinstance(value, dict):
         raise ChatRefused(
             f'{key}={json.dumps(form)[:80]}: allowed are {{"type": "text"}}, {{"type": "json_object"}} and '
-            f'{{"type": "json_schema"}} with an object under {schema}, or have it overlooked: '
+            f'{{"type": "json_schema"}} with an object under {schema}, or have it ignored: '
             f"environment.ignore=[{key}]",
             param=key,
             code="unsupported_value",
@@ -311,7 +312,7 @@ def form_of(
             names = ", ".join(each.name for each in tools) or "none"
             wanted = "a call" if forced is True else f"a call of {forced!r}"
             raise ChatRefused(
-                f"{key} asks for {wanted}; tools on offer: {names}; offer it, or have {key} overlooked: "
+                f"{key} asks for {wanted}; tools on offer: {names}; offer it, or have {key} ignored: "
                 f"environment.ignore=[{key}]",
                 param=key,
             )
@@ -323,7 +324,7 @@ def form_of(
 
 
 def key_of(tools: Sequence[ToolSpec]) -> str:
-    """ChatRequest.tools_key: of what the policy is told of them."""
+    """Return ChatRequest.tools_key: the tools' names, descriptions and parameters as JSON."""
     return json.dumps([(each.name, each.description, each.parameters) for each in tools], sort_keys=True)
 
 
@@ -331,29 +332,29 @@ def key_of(tools: Sequence[ToolSpec]) -> str:
 
 
 class History:
-    """A request's messages, as they are read one after another. All of it raises ChatRefused."""
+    """A request's messages, read one after another. Every method raises ChatRefused."""
 
     def __init__(self, call_key: str) -> None:
-        """call_key: where a reply names its call."""
+        """call_key: the field in which a reply names its call."""
         self._call_key = call_key
         self._said: list[ChatMessage] = []
-        self._left: dict[str, list[int]] = {}  # id of a call that waits for a reply -> its places, last first
+        self._left: dict[str, list[int]] = {}  # id of an unanswered call -> its indices, last first
 
     def say(self, role: Role, said: str, where: str) -> None:
-        """Of the system or a user."""
+        """Add a message of the system or a user."""
         self._refuse_unanswered(where)
         self._said.append(ChatMessage(role=role, content=said))
 
     def reply(self, call: object, said: str, where: str) -> None:
         places = self._left.get(call) if isinstance(call, str) else None
         if places is None:
-            raise ChatRefused(f"{where}: {self._call_key} {str(call)[:80]!r} is that of no call before it", param=where)
+            raise ChatRefused(f"{where}: {self._call_key} {str(call)[:80]!r} belongs to no earlier call", param=where)
         self._said.append(ChatMessage(role="tool", content=said, answers=places.pop()))
         if not places:
             del self._left[str(call)]
 
     def act(self, said: str, calls: Sequence[tuple[str, str, str]], where: str) -> None:
-        """Of the assistant. calls: (id, name, arguments as JSON)."""
+        """Add a message of the assistant. calls: (id, name, arguments as JSON)."""
         self._refuse_unanswered(where)
         made = tuple((name, _compared(arguments)) for _, name, arguments in calls)
         for place, (call, _, _) in reversed(list(enumerate(calls))):
@@ -361,7 +362,7 @@ class History:
         self._said.append(ChatMessage(role="assistant", content=said.strip(), calls=made))
 
     def messages(self, key: str) -> tuple[ChatMessage, ...]:
-        """All of them; there is something to answer."""
+        """Return all messages. Raises ChatRefused for an empty list, and if the last message is the assistant's."""
         if not self._said:
             raise ChatRefused(f"{key} must be a list with at least one message", param=key)
         if self._said[-1].role == "assistant":
@@ -375,7 +376,7 @@ class History:
 
 
 def _compared(arguments: str) -> str:
-    """Equal for equal values, however they are written."""
+    """Return a form that is equal for equal values, however they are written."""
     try:
         return json.dumps(json.loads(arguments), sort_keys=True)
     except (ValueError, RecursionError):
@@ -386,7 +387,8 @@ def _compared(arguments: str) -> str:
 
 
 def answer_of(turn: Turn, *, number: int, num_prompt_tokens: int, asked: ChatRequest) -> ChatAnswer:
-    """What cannot be read as a call is shown as it was sampled: text. So is a call where no tools are on offer."""
+    """Return the answer that a sampled turn gives. A malformed call is shown as the sampled text; so is any call if no
+    tools are offered."""
     made = [call for call in turn.calls if isinstance(call, ToolCall)] if asked.tools is not None else []
     unread = [call.text for call in turn.calls if isinstance(call, MalformedCall)]
     said = "\n".join(filter(None, [turn.content if turn.answer is None else turn.answer, *unread]))

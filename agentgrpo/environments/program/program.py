@@ -1,4 +1,4 @@
-"""The program behind an attempt: an async function in this process, or a command with all that it starts."""
+"""The program behind an attempt: an async function in this process, or a command with every process it starts."""
 
 from __future__ import annotations
 
@@ -27,50 +27,50 @@ from agentgrpo.services import worker
 
 TASK_FILE = "task.json"
 API_KEY = "agentgrpo"
-"""Endpoints ask for none; clients will not start without."""
+"""The endpoint does not check it; clients refuse to start without a key."""
 _SHOWN = 600
 _KILL_S, _POLL_S = 5.0, 0.002
 _CHUNK = 64 * 1024
 _MAX_WRITERS = 16
-"""Processes whose last words are kept, beside the command's."""
+"""Processes whose last output is kept; the command's own output is never dropped."""
 _LOG = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Call:
-    """What a program is given."""
+    """The arguments of a program for one attempt."""
 
     task: Mapping[str, Any]
     """The task's columns."""
     base_url: str
     api_key: str
     workspace: Path
-    """A directory of the attempt's own."""
+    """A directory for this attempt only."""
     reward_url: str
     withheld: tuple[str, ...] = ()
-    """Columns of the task that it is not told."""
+    """Grading columns that are withheld from the program."""
     secret: frozenset[str] = frozenset()
-    """Columns that are for the program alone: no file has them."""
+    """The grading columns; they are not written to the task file."""
 
     @property
     def port(self) -> int:
-        """Of all its URLs."""
+        """The port of both URLs."""
         return urlsplit(self.base_url).port or 80
 
 
 class Program(Protocol):
     async def run(self, call: Call) -> object:
-        """To its end; what it says of the episode: a number, numbers and an `answer` by name, an answer, or None. A
-        cancelled one is stopped. Raises EnvironmentFailure where it fails."""
+        """Run to the end. Return the result for the episode: a number, a mapping of numbers with an optional `answer`,
+        an answer as text, or None. Cancellation stops the program. Raises EnvironmentFailure if it fails."""
         ...
 
 
 class FunctionProgram:
-    """`environment.function=my_agent:run`: called with what its parameters are named after (task, base_url, api_key,
-    workspace, reward_url), or with one object that has all of these."""
+    """`environment.function=my_agent:run`: called with the arguments that its parameters name (task, base_url, api_key,
+    workspace, reward_url), or with one Call that holds them all."""
 
     def __init__(self, function: Callable[..., Any]) -> None:
-        """Raises ConfigError for parameters of other names."""
+        """Raises ConfigError for a required parameter with another name."""
         self._function = function
         self._name = f"{getattr(function, '__module__', '?')}:{getattr(function, '__qualname__', function)}"
         known = ("task", "base_url", "api_key", "workspace", "reward_url")
@@ -78,12 +78,12 @@ class FunctionProgram:
         self._takes_all = len(self._parameters) == 1 and self._parameters[0] not in known
         if not self._takes_all and (odd := [name for name in self._parameters if name not in known]):
             raise ConfigError(
-                f"environment.function={self._name} asks for {', '.join(odd)}; it is given {', '.join(known)}, or one "
-                "object that has them"
+                f"environment.function={self._name} asks for {', '.join(odd)}; allowed are {', '.join(known)}, or a "
+                "single parameter for all of them"
             )
 
     async def run(self, call: Call) -> object:
-        """A plain function runs in a thread, which nothing can stop: its requests come to nothing."""
+        """A plain function runs in a thread, which cannot be stopped; after the attempt its requests are refused."""
         given = {} if self._takes_all else {name: getattr(call, name) for name in self._parameters}
         function = partial(self._function, *([call] if self._takes_all else []), **given)
         failure = partial(EnvironmentFailure, kind="program")
@@ -99,16 +99,16 @@ class FunctionProgram:
 
 
 class CommandProgram:
-    """`environment.command="python my_agent.py"`: started in the attempt's workspace, without a shell; ended with all
-    that it has started.
+    """`environment.command="python my_agent.py"`: started in the attempt's workspace, without a shell, and ended with
+    every process it has started.
 
-    It reports on its standard output, a socket on which the kernel says which process has written. A line counts where
-    the command itself has written it: what its children write, at the policy's bidding perhaps, is no report."""
+    It reports on its standard output, a socket on which the kernel names the writing process. Only lines written by the
+    command itself count; its children may write at the policy's bidding."""
 
     def __init__(self, command: str, *, env: Sequence[str] = ()) -> None:
-        """Words that name a file here are that file wherever the program runs; python is the one that runs this.
-        env: names of environment variables that it gets beside the usual ones. Raises ConfigError where there is
-        no such program, or no such variable."""
+        """Words that name an existing file become absolute paths; python is the current interpreter. env: names of
+        environment variables that the command gets besides the usual ones. Raises ConfigError if the program or a
+        variable does not exist."""
         try:
             words = shlex.split(command)
         except ValueError as e:
@@ -171,7 +171,7 @@ class CommandProgram:
             "ANTHROPIC_API_KEY": call.api_key,
             "AGENTGRPO_TASK": str(call.workspace / TASK_FILE),
             "NO_PROXY": ",".join(filter(None, [os.environ.get("NO_PROXY"), "127.0.0.1"])),
-            "PYTHONHASHSEED": "0",  # or its sets would have another order every time
+            "PYTHONHASHSEED": "0",  # otherwise the order of its sets would differ in every run
         }
         environment["no_proxy"] = environment["NO_PROXY"]
         if self.sandbox is not None:
@@ -179,7 +179,7 @@ class CommandProgram:
         return environment
 
     def _hint(self, call: Call, words: str) -> str:
-        """The settings by which the command would get what its last words name."""
+        """Name the setting that would give the command what its last error line lacks."""
         last = words.rpartition("\n")[2]
         kept = [n for n in os.environ if not _is_usual(n) and n not in self._env and len(n) > 3 and n in last]
         if kept:
@@ -193,7 +193,7 @@ class CommandProgram:
 
 class ProgramFailed(EnvironmentFailure):
     def __init__(self, message: str, reported: object = None) -> None:
-        """reported: what it had said of the episode by then."""
+        """reported: the result that the program had printed before it failed."""
         super().__init__(message, kind="program")
         self.reported = reported
 
@@ -234,7 +234,7 @@ _USUAL = frozenset(
         "COVERAGE_PROCESS_START",
     ]
 )
-"""Environment variables that commands get: those by which programs are found and run, and no keys."""
+"""Environment variables that every command gets: they locate and configure programs, and hold no keys."""
 
 
 def _is_usual(name: str) -> bool:
@@ -242,7 +242,7 @@ def _is_usual(name: str) -> bool:
 
 
 class _Process:
-    """A command under a keeper (services.worker), which ends it with all that it has started, daemons too."""
+    """A command under a keeper (services.worker), which ends it and every process it has started, daemons included."""
 
     def __init__(
         self, argv: list[str], environment: Mapping[str, str], folder: Path, output: Output, inherited: Sequence[int]
@@ -278,14 +278,15 @@ class _Process:
         self._ending: asyncio.Task[None] | None = None
 
     async def tell(self, text: bytes) -> None:
-        """The command reads `text` as its input, whenever it does."""
+        """Write `text` to the command's standard input, without waiting until the command reads it."""
         loop = asyncio.get_running_loop()
         self._writing, _ = await loop.connect_write_pipe(asyncio.Protocol, self._input)
         self._writing.write(text)
         self._writing.close()
 
     async def ended(self) -> int:
-        """Its exit code; 128 + n where signal n killed it. The keeper ends last, and its end of the socket with it."""
+        """Wait for the end; return the exit code, 128 + n if signal n killed the command. The keeper ends last, which
+        closes its end of the socket."""
         with suppress(ConnectionError):
             while word := await asyncio.get_running_loop().sock_recv(self._channel, 32):
                 self.output.may_be_by(int(word))
@@ -294,7 +295,7 @@ class _Process:
         return self._keeper.wait()
 
     async def end(self) -> None:
-        """All of it is gone when this returns; harmless where it has ended. A second cancellation does not stop it."""
+        """End all processes before returning; harmless if they have ended. Not interrupted by a second cancellation."""
         self._ending = asyncio.get_running_loop().create_task(self._end())
         await asyncio.shield(self._ending)
 
@@ -317,7 +318,7 @@ class _Process:
 
 
 class Tail:
-    """Reads a pipe as it fills, and keeps its end."""
+    """Reads a pipe as it fills, and keeps the last MAX_TAIL bytes."""
 
     def __init__(self, fd: int) -> None:
         self.content = bytearray()
@@ -327,7 +328,7 @@ class Tail:
         self._loop.add_reader(fd, self._read)
 
     def _read(self) -> bool:
-        """Whether there may be more at once."""
+        """Return whether more may be available at once."""
         try:
             chunk = os.read(self._fd, _CHUNK)
         except BlockingIOError:
@@ -340,7 +341,7 @@ class Tail:
         return True
 
     def drain(self) -> None:
-        """What is there already; whoever wrote it has ended."""
+        """Read what is already there; its writers have ended."""
         while self._is_open and self._read():
             pass
 
@@ -352,8 +353,8 @@ class Tail:
 
 
 class Output:
-    """The standard output of a command, and which process wrote it: a socket whose credentials the kernel vouches for
-    (SO_PASSCRED of unix(7)). A child can neither open it anew, as it could a pipe, nor write as its parent."""
+    """The standard output of a command, by writing process: a socket with credentials from the kernel (SO_PASSCRED in
+    unix(7)). A child can neither reopen it, as it could reopen a pipe, nor write as its parent."""
 
     def __init__(self) -> None:
         self._ours, self._theirs = socket.socketpair()
@@ -370,26 +371,26 @@ class Output:
         return self._theirs.fileno()
 
     def is_by(self, pid: int) -> None:
-        """The command is this process."""
+        """Note that process `pid` is the command."""
         self._author = pid
 
     def may_be_by(self, pid: int) -> None:
-        """The command is this process, unless `is_by` says otherwise: in the sandbox it is a child of this one."""
+        """Note that process `pid` is the command unless `is_by` has named it: in the sandbox it is a child of `pid`."""
         if self._author is None:
             self._author = pid
 
     @property
     def report(self) -> str:
-        """The end of what the command itself has written."""
+        """The last output of the command itself."""
         return self._ends.get(self._author or 0, b"").decode("utf-8", "replace")
 
     @property
     def rest(self) -> str:
-        """The end of what other processes have written."""
+        """The last output of other processes."""
         return "\n".join(end.decode("utf-8", "replace") for pid, end in self._ends.items() if pid != self._author)
 
     def _read(self) -> bool:
-        """Whether there may be more at once."""
+        """Return whether more may be available at once."""
         try:
             chunk, notes, _, _ = self._ours.recvmsg(_CHUNK, socket.CMSG_SPACE(CREDENTIALS.size))
         except BlockingIOError:
@@ -401,13 +402,13 @@ class Output:
         end = self._ends.pop(pid, bytearray())
         end += chunk
         del end[:-MAX_TAIL]
-        self._ends[pid] = end  # the newest last
+        self._ends[pid] = end  # the latest writer last
         if len(self._ends) > _MAX_WRITERS:
             del self._ends[next(other for other in self._ends if other != self._author)]
         return True
 
     def drain(self) -> None:
-        """What is there already; whoever wrote it has ended."""
+        """Read what is already there; its writers have ended."""
         while self._read():
             pass
 
@@ -421,7 +422,7 @@ class Output:
 
 
 def _last_json(output: str) -> object:
-    """The last line that is a JSON number or object; None where there is none."""
+    """Return the value of the last line that is a JSON number or object, or None."""
     for line in reversed(output.splitlines()):
         try:
             value: object = json.loads(line)

@@ -1,11 +1,11 @@
-"""A command in the sandbox: it writes in its workspace alone, reads code and what the user shows it, sees no process
-but its own, and reaches the endpoint and no other server.
+"""A command in the sandbox: it can write only in its workspace, read only system files, code and paths that the user
+shows, see only its own processes, and reach no server but the endpoint.
 
     keeper --> isolation.py --> door: opens a socket at the endpoint's address, sends it out, becomes the command
 
-Its network is one of its own, in which the endpoint's address is free. The socket that is opened there is served by the
-endpoint out here, so its URL stays as it is. The command's program is a copy that can be executed and not read: the
-kernel then lets none of its children look into its memory.
+The command has its own network namespace, in which the endpoint's address is free. The endpoint serves the socket
+opened there from outside, so its URL stays the same. The command's program is a copy that can be executed but not read:
+the kernel then keeps its children from reading its memory.
 """
 
 from __future__ import annotations
@@ -35,10 +35,10 @@ from agentgrpo.tools.sandbox.seccomp import filter_for
 from agentgrpo.tools.sandbox.self_test import fault_in, self_test
 
 Serve: TypeAlias = Callable[[socket.socket], AbstractAsyncContextManager[None]]
-"""The endpoint serves a socket too, while this lasts."""
+"""Within this context the endpoint serves the given socket too."""
 START_S = 60.0
 MAX_TAIL = 64 * 1024
-"""Bytes kept of what a command prints last."""
+"""Bytes kept of a command's last output."""
 CREDENTIALS = struct.Struct("3i")
 """struct ucred: process, user, group."""
 _INSTEAD = "or leave environment.sandbox out"
@@ -74,7 +74,7 @@ def limits_of_command(timeout_s: float, memory_mb: int, processes: int) -> Sandb
 
 
 class CommandSandbox:
-    """Of one command. Runs a program at once that tests it."""
+    """The sandbox of one command. Construction runs a program in it that tests it."""
 
     def __init__(
         self,
@@ -87,7 +87,7 @@ class CommandSandbox:
         run_files: Sequence[str] = (),
     ) -> None:
         """argv: the command. place: a folder for the copies of its programs. show, run_files: as in view.view_of.
-        Raises ConfigError where it cannot hold."""
+        Raises ConfigError if the sandbox does not hold here."""
         self._serve, self._limits = serve, limits
         self._filter = filter_for(os.uname().machine, is_command=True)
         binaries = dict.fromkeys((os.path.realpath(sys.executable), binary_of(argv[0])))
@@ -106,8 +106,8 @@ class CommandSandbox:
         self.bounds = tuple(bounds_of_command(limits, has_group=isolation.has_groups, is_counted=isolation.is_counted))
 
     def argv(self, argv: Sequence[str], workspace: Path, port: int, control: int, filter: int) -> list[str]:
-        """control: a descriptor that it inherits, the other end of what `serving` is given. filter: another one, of
-        `new_filter`."""
+        """Return the command line of `argv` in the sandbox. control: an inherited descriptor, the other end of the
+        socket for `serving`. filter: an inherited descriptor from `new_filter`."""
         limits = self._limits
         bounds = {
             resource.RLIMIT_DATA: limits.memory_mb * MIB,
@@ -119,14 +119,14 @@ class CommandSandbox:
         return [*self._isolation.argv(Home(path=str(workspace), is_bound=True), filter), *door, *argv]
 
     def new_filter(self) -> int:
-        """A descriptor to read the system call filter from, once."""
+        """Return a descriptor from which the system call filter can be read once."""
         filter = os.memfd_create("filter")
         os.write(filter, self._filter)
         os.lseek(filter, 0, os.SEEK_SET)
         return filter
 
     def hand_over(self, workspace: Path) -> None:
-        """The folder and the files in it belong to the user that the command runs as."""
+        """Give the folder and its files to the user that the command runs as."""
         if self._isolation.is_root:
             for folder, _, files in os.walk(workspace):
                 for path in (Path(folder), *(Path(folder, name) for name in files)):
@@ -134,7 +134,7 @@ class CommandSandbox:
 
     @asynccontextmanager
     async def serving(self, channel: socket.socket, begins: Callable[[int], None]) -> AsyncIterator[None]:
-        """While the command runs. begins: called with its process, before it begins."""
+        """Admit and serve the command while it runs. begins: called with the command's process id before it begins."""
         channel.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 1)
         group = self._isolation.new_group()
         handing = asyncio.get_running_loop().create_task(self._hand_over(channel, group, begins))
@@ -159,7 +159,7 @@ class CommandSandbox:
             loop.remove_reader(channel)
         pid, opened = _received(channel)
         if opened is None:
-            return  # it has ended before it began: its exit code says why
+            return  # the process ended before the command began: its exit code says why
         async with self._serve(opened):
             try:
                 self._isolation.admit(group, pid)
@@ -171,7 +171,8 @@ class CommandSandbox:
             await asyncio.Event().wait()
 
     def _tested(self, home: Path) -> str | None:
-        """What does not hold. It takes the time it takes: a slow machine is none that fails."""
+        """Return what does not hold; None if all holds. The time limits are generous, so that a slow machine does not
+        fail."""
         self.hand_over(home)
         isolation = self._isolation
         code = self_test(self._view, self._limits, is_counted=isolation.is_counted, is_command=True)
@@ -203,13 +204,13 @@ class CommandSandbox:
             except (OSError, subprocess.TimeoutExpired) as e:
                 return f"its test did not end: {e}"
             finally:
-                life.close()  # so the keeper ends all that is left
+                life.close()  # makes the keeper end all remaining processes
                 keeper.wait()
         return fault_in(printed, keeper.returncode)
 
 
 def _received(channel: socket.socket) -> tuple[int, socket.socket | None]:
-    """The process at the door, as the kernel names it, and the socket that it has opened; None if it has ended."""
+    """Return the process id at the door, reported by the kernel, and the socket it opened; None if it has ended."""
     room = socket.CMSG_SPACE(CREDENTIALS.size) + socket.CMSG_SPACE(array.array("i").itemsize)
     _, notes, _, _ = channel.recvmsg(1, room)
     pid, opened = 0, None

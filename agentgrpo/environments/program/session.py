@@ -1,12 +1,12 @@
-"""One attempt's requests: each goes on with a branch of its conversation, or opens one.
+"""One attempt's requests: each continues a branch of the episode or opens a new one.
 
     request   S U0                  opens branch 0:            P0 A0
-    request   S U0 A0 T0            goes on with branch 0:     P0 A0 E0 A1        the tokens A0 that were sampled
-    request   S U0 A0 T0'           follows it as far as A0:   P0 A0 E0' A2       branch 1; A0 is trained in branch 0
+    request   S U0 A0 T0            continues branch 0:        P0 A0 E0 A1        the tokens A0 that were sampled
+    request   S U0 A0 T0'           forks branch 0 after A0:   P0 A0 E0' A2       branch 1; A0 is trained in branch 0
     request   S' U0'                opens branch 2:            P2 A3
 
-A history is never rendered again: what was sampled stays in the context token by token. An assistant's message that
-nobody has sampled (rewritten, summarised, few-shot) is the environment's, and has no gradient.
+A history is never rendered again: sampled tokens stay in the context as they are. An assistant message that the policy
+has not sampled (rewritten, summarised, few-shot) counts as the environment's and has no gradient.
 """
 
 from __future__ import annotations
@@ -31,33 +31,33 @@ _UNMADE = "error: this call was not made; make one call at a time"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SessionLimits:
-    """Of one attempt; None = any number."""
+    """Limits of one attempt; None = any number."""
 
     max_requests: int | None
     max_tokens: int | None
-    """Sampled tokens of all of them."""
+    """Sampled tokens of all requests."""
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class _Line:
-    """A conversation, and what was said in it as its client knows it."""
+    """A conversation, with its messages as the client knows them."""
 
     conversation: Conversation
     tools_key: str
     digest: str
-    """Of the request that opened it."""
+    """Digest of the request that opened the line."""
     is_wanted: bool
-    """Its requests may be trained."""
+    """Answers to its requests may be trained."""
     said: list[ChatMessage] = field(default_factory=list)
     calls: list[ToolCall] = field(default_factory=list)
-    """Of the assistant's message said last, as they were sampled."""
+    """Calls of the last assistant message, as they were sampled."""
     turns: list[_Place] = field(default_factory=list)
     is_busy: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class _Place:
-    """Behind a sampled turn."""
+    """The position after a sampled turn."""
 
     num_said: int
     num_segments: int
@@ -65,8 +65,8 @@ class _Place:
 
 
 class Session:
-    """`answer` may be called any number of times at once. What it samples belongs to the attempt as soon as it is
-    sampled; a call that fails or is cancelled leaves nothing."""
+    """The requests of one attempt. Any number of calls of `answer` may run at once. A sampled turn belongs to the
+    attempt at once; a call that fails or is cancelled leaves nothing behind."""
 
     def __init__(
         self,
@@ -78,28 +78,27 @@ class Session:
         count_tokens: Callable[[str], int],
         trained: TrainedBranches,
     ) -> None:
-        """new: as in Driven.drive. plain_without_tools: where no tools are on offer, turns are plain text. trained: of
-        what is trained."""
+        """new: as in Driven.drive. plain_without_tools: turns are plain text if no tools are offered. trained: which
+        branches are trained."""
         self._new, self._stream, self._limits = new, stream, limits
         self._plain, self._count_tokens, self._trained = plain_without_tools, count_tokens, trained
         self._lines: list[_Line] = []
         self._requests = self._answers = self._continued = self._refused = 0
         self._sampled = self._unattributed = 0
         self.limit: Exit | None = None
-        """The limit that a request was refused for, the newest."""
+        """The limit behind the latest refusal for a limit."""
         self.failure: Exception | None = None
-        """Not the program's, be it a bug of ours: nothing more is answered."""
+        """A failure that is not the program's, including our own bugs; no request is answered after it."""
         self.last = ""
-        """What the policy has said last."""
+        """Text of the policy's latest answer."""
         self.on_failure: Callable[[], object] = lambda: None
 
     @property
     def metrics(self) -> dict[str, float]:
-        """requests: answered; refused_requests: not. branches: contexts in which something was sampled;
-        trained_branches: those of them that have a gradient.
-        continued_share: of the requests after the first, those that went on with a branch; 1 where there are none.
-        unattributed_tokens: of assistant's messages that nobody has sampled, as their text is encoded; none is
-        trained."""
+        """requests: answered requests; refused_requests: refused ones. branches: contexts with sampled turns;
+        trained_branches: branches with a gradient. continued_share: share of the requests after the first that
+        continued a branch; 1 without any. unattributed_tokens: tokens of assistant messages that the policy has not
+        sampled, counted by encoding their text; they are not trained."""
         branches = [line.conversation for line in self._lines if line.turns]
         return {
             "requests": float(self._answers),
@@ -122,7 +121,7 @@ class Session:
             raise self._failed(e) from e
 
     def refuse(self) -> None:
-        """A request that could not even be read."""
+        """Count a request that could not be parsed."""
         self._refused += 1
 
     async def _answer(self, asked: ChatRequest) -> ChatAnswer:
@@ -187,8 +186,8 @@ class Session:
         )
 
     def _failed(self, error: Exception) -> ChatRefused:
-        """What the renderer cannot write is the request's fault, as is a form that the engine cannot hold an answer to;
-        all else is that of the run."""
+        """Return the refusal for an error. Messages that the renderer cannot write and forms that the engine cannot
+        sample are the request's fault; any other error fails the attempt."""
         if isinstance(error, ConfigError | DataError):
             return ChatRefused(str(error), param="messages")
         if isinstance(error, EngineError) and error.kind == "grammar":
@@ -200,8 +199,9 @@ class Session:
     # --- which branch
 
     def _line_for(self, asked: ChatRequest, digest: str) -> tuple[_Line, bool]:
-        """The line that the request goes on with, and True; or a new one, that follows the line with which the request
-        shares most: up to the last sampled turn that it repeats. No line is trained in part."""
+        """Return the line that the request continues, and True; else a new line, and False. A new line copies the line
+        that shares the most with the request, up to the last sampled turn that the request repeats. A line is trained
+        as a whole or not at all."""
         is_wanted = self._trained.has(asked)
         found: tuple[tuple[int, bool], _Line, _Place] | None = None
         for line in self._lines:
@@ -232,15 +232,16 @@ class Session:
         return branch
 
     def _stream_of(self, digest: str) -> str:
-        """The first branch is sampled as an episode of any other environment; others with random numbers that depend
-        on what is asked, not on what is asked beside it."""
+        """Return the random stream of a new branch. The first branch uses the attempt's own stream, as in other
+        environments; a later one depends on its own request, not on concurrent ones."""
         alike = sum(line.digest == digest for line in self._lines)
         return f"{self._stream}/{digest}.{alike}" if self._lines else self._stream
 
-    # --- what is said in it
+    # --- appending messages
 
     def _say(self, line: _Line, messages: Sequence[ChatMessage], asked: ChatRequest) -> int:
-        """Append; how many tokens of the assistant's nobody has sampled. Raises ChatRefused where there is no room."""
+        """Append messages; return the number of assistant tokens that the policy has not sampled. Raises ChatRefused if
+        there is no room."""
         conversation, calls, num_unattributed = line.conversation, line.calls, 0
         for is_own, group in groupby(messages, key=lambda message: message.role == "assistant"):
             said = list(group)
@@ -265,7 +266,7 @@ class Session:
 
 
 def _size_of(messages: Sequence[ChatMessage]) -> int:
-    """Their characters, and as many as may be written around each."""
+    """Return the messages' characters, with an allowance for the markup around each."""
     calls = sum(len(arguments) for message in messages for _, arguments in message.calls)
     return sum(len(message.content) for message in messages) + calls + 20 * len(messages)
 
@@ -276,21 +277,23 @@ def _digest(asked: ChatRequest) -> str:
 
 
 def _num_repeated(messages: Sequence[ChatMessage], said: Sequence[ChatMessage]) -> int:
-    """With how many of the messages that were said `messages` begin, the last of them a whole turn, and go on."""
+    """Return how many leading messages the two share. At least one of `messages` is left over; if it is the
+    assistant's, the shared message before it is not counted."""
     pairs = enumerate(zip(messages, said, strict=False))
     same = next((i for i, (message, before) in pairs if message != before), min(len(messages) - 1, len(said)))
     return same - (messages[same].role == "assistant")
 
 
 def _opening(said: Sequence[ChatMessage]) -> list[Message]:
-    """As chat templates take it: with one message of the system's at most, which comes first."""
+    """Return the messages as chat templates take them: at most one system message, which comes first."""
     system = [message.content for message in said if message.role == "system"]
     others = [Message(role=message.role, content=message.content) for message in said if message.role != "system"]
     return [*([Message(role="system", content="\n\n".join(system))] if system else []), *others]
 
 
 def _told(said: Sequence[ChatMessage], calls: Sequence[ToolCall]) -> list[Message | ToolReply]:
-    """After a turn: the replies to its calls, and the rest as one word, as the policy's next turn follows it."""
+    """Return the messages after a turn: the replies to its calls, then all other texts as one user message, which the
+    policy's next turn follows."""
     replies = [ToolReply(call=calls[m.answers], text=m.content) for m in said if m.answers is not None]
     if replies:
         replies += [ToolReply(call=call, text=_UNMADE) for call in calls[len(replies) :]]
@@ -299,7 +302,7 @@ def _told(said: Sequence[ChatMessage], calls: Sequence[ToolCall]) -> list[Messag
 
 
 def _turn_of(said: Sequence[ChatMessage]) -> ParsedTurn:
-    """Assistant's messages as the policy would have written them in one turn."""
+    """Return assistant messages as the policy would have written them in one turn."""
     calls = []
     for name, arguments in (call for message in said for call in message.calls):
         try:
@@ -307,7 +310,7 @@ def _turn_of(said: Sequence[ChatMessage]) -> ParsedTurn:
         except ValueError:
             values = None
         if not isinstance(values, dict):
-            raise ChatRefused(f"the arguments of a call of {name!r} are no JSON object", param="messages")
+            raise ChatRefused(f"the arguments of a call of {name!r} are not a JSON object", param="messages")
         calls.append(ToolCall(name=name, arguments=values))
     content = "\n".join(message.content for message in said if message.content)
     return ParsedTurn(content=content, calls=tuple(calls))

@@ -1,4 +1,4 @@
-"""Which branches of an episode are trained; the others are recorded, and have no gradient."""
+"""Which branches of an episode are trained; the others are recorded and have no gradient."""
 
 from __future__ import annotations
 
@@ -14,8 +14,9 @@ Which: TypeAlias = Literal["all", "last", "matching"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrainedBranches:
-    """system, model: what a branch's system prompt and the model name of its requests must contain, where the choice is
-    by matching. Raises ConfigError where there is nothing to match, or a pattern is none."""
+    """system, model: regular expressions that must occur in a branch's system prompt and in the model name of its
+    requests, for which=matching only. Raises ConfigError if matching has no pattern, another choice has one, or a
+    pattern is invalid."""
 
     which: Which = "all"
     system: str | None = None
@@ -26,9 +27,8 @@ class TrainedBranches:
             raise ConfigError(f"environment.train={self.which}: all, last or matching is allowed")
         if (self.which == "matching") != (self.system is not None or self.model is not None):
             raise ConfigError(
-                f"environment.train={self.which}: environment.train_system='a regular expression' or "
-                "environment.train_model='one' goes with environment.train=matching, and with no other; give both or "
-                "neither"
+                f"environment.train={self.which}: environment.train_system and train_model (regular expressions) go "
+                "with environment.train=matching only; give at least one of them with it, and neither without it"
             )
         for name, pattern in (("train_system", self.system), ("train_model", self.model)):
             try:
@@ -37,7 +37,7 @@ class TrainedBranches:
                 raise ConfigError(f"environment.{name}={pattern}: {e}; a regular expression is needed") from e
 
     def has(self, asked: ChatRequest) -> bool:
-        """Whether what is sampled for this request may be trained."""
+        """Return whether the answer to this request may be trained."""
         system = "\n\n".join(message.content for message in asked.messages if message.role == "system")
         given = ((self.system, system), (self.model, asked.model))
         return all(pattern is None or re.search(pattern, text) is not None for pattern, text in given)

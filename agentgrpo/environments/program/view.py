@@ -1,7 +1,7 @@
 """The paths that the command of an agent sees in its sandbox: the system's programs, its interpreter, and code.
 
-Code is a Python file beside a script or on sys.path, and a folder that holds such files. Data beside it is not shown:
-the questions and their hidden tests often lie there. A user names further paths: environment.show=[PATH].
+Code means Python files beside a script or on sys.path, and folders that hold such files. Data beside them is not shown,
+because questions and hidden tests often lie there. The user adds paths with environment.show=[PATH].
 """
 
 from __future__ import annotations
@@ -20,12 +20,13 @@ from agentgrpo.tools.sandbox.isolation import View
 _SYSTEM = ("/usr", "/etc", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32", "/nix/store")
 _CODE = (".py", ".so")
 _MAX_INTERPRETERS = 4
-"""A script may name a script as its interpreter, and so on."""
+"""Most interpreters in a chain: a script may name another script as its interpreter."""
 
 
 def view_of(argv: Sequence[str], *, show: Sequence[str], run_files: Iterable[str], replaced: Mapping[str, str]) -> View:
-    """argv: the command, files named by absolute paths. show: paths of the user's choice. run_files: paths that the
-    configuration names elsewhere, which are covered. Raises ConfigError for a path in `show` that is not there."""
+    """Return the view. argv: the command, with absolute paths of files. show: paths chosen by the user. run_files:
+    paths named elsewhere in the configuration, which are hidden. replaced: shown file -> file that appears instead.
+    Raises ConfigError for a path in `show` that does not exist."""
     for path in show:
         if not Path(path).exists():
             raise ConfigError(f"environment.show: {path} is not there; name a file or folder of this machine")
@@ -51,7 +52,7 @@ def view_of(argv: Sequence[str], *, show: Sequence[str], run_files: Iterable[str
 
 
 def binary_of(command: str) -> str:
-    """The program that the kernel starts for this file: itself, or the interpreter that a script names."""
+    """Return the program that the kernel starts for this file: the file itself, or a script's interpreter."""
     path = os.path.realpath(command)
     for _ in range(_MAX_INTERPRETERS):
         with Path(path).open("rb") as file:
@@ -70,8 +71,8 @@ def binary_of(command: str) -> str:
 
 
 def files_named_in(tree: Any, *, but: Sequence[str] = ()) -> tuple[str, ...]:
-    """The files and folders of this machine that a configuration names, patterns such as data/*.jsonl too; not those
-    below the keys `but`."""
+    """Return the files and folders of this machine that a configuration names, also by patterns such as data/*.jsonl.
+    Values below the keys `but` are skipped."""
     return tuple(dict.fromkeys(path for text in _texts(tree, frozenset(but)) for path in _existing(text)))
 
 
@@ -95,7 +96,7 @@ def _existing(text: str) -> list[str]:
 
 
 def _folders_of(executable: str) -> Iterator[str]:
-    """Where it and the programs that its links lead to are installed: /opt/node of /opt/node/bin/node."""
+    """Yield the folders where an executable and its link targets are installed: /opt/node for /opt/node/bin/node."""
     for path in dict.fromkeys((executable, os.path.realpath(executable), binary_of(executable))):
         folder = Path(path).parent
         is_prefix = folder.name == "bin" and folder.parent not in (Path.home(), Path("/"))
@@ -103,7 +104,7 @@ def _folders_of(executable: str) -> Iterator[str]:
 
 
 def _around(word: str) -> Iterator[str]:
-    """A word of the command that names a file or a folder, and the code that a script finds beside it."""
+    """Yield a word that names a file or folder, and the code beside a script."""
     path = Path(word)
     if path.is_dir() or (path.is_file() and not path.suffix):
         yield word
@@ -113,7 +114,7 @@ def _around(word: str) -> Iterator[str]:
 
 
 def _code_in(folder: str, suffixes: tuple[str, ...]) -> Iterator[str]:
-    if Path(folder).name in ("site-packages", "dist-packages"):  # its data belongs to what is installed
+    if Path(folder).name in ("site-packages", "dist-packages"):  # data here belongs to installed packages
         yield folder
         return
     try:
@@ -135,7 +136,7 @@ def _has_code(folder: str, suffixes: tuple[str, ...]) -> bool:
 
 
 def _outermost(paths: Iterable[str]) -> tuple[str, ...]:
-    """Without those that lie within others; a folder before what is in it."""
+    """Return the paths that lie within no other path, the shortest first."""
     shown: list[str] = []
     for path in sorted({_absolute(path) for path in paths}, key=lambda p: (len(Path(p).parts), p)):
         if not _is_within(path, shown):
@@ -144,7 +145,7 @@ def _outermost(paths: Iterable[str]) -> tuple[str, ...]:
 
 
 def _absolute(path: str) -> str:
-    """Without links being followed: a path is shown where it is looked for."""
+    """Return the absolute path without following links: the command looks for a path under the name it knows."""
     return os.path.abspath(path)  # noqa: PTH100
 
 

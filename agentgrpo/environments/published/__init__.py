@@ -1,2 +1,2 @@
-"""Environments that others have published, as adapters over environments.base. The packages themselves are imported
-only in processes of their own (aside.py), by the files that end with _worker."""
+"""Adapters from published environments to environments.base. Only files named *_worker.py import the packages, in
+separate processes (aside.py)."""

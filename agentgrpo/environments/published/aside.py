@@ -1,5 +1,5 @@
-"""Code that others have published runs aside, in processes of its own: it may seed Python's one generator, block, crash
-or leak, and neither the event loop nor the run's own random numbers notice."""
+"""Published code runs in separate processes: it may seed Python's global generator, block, crash or leak without effect
+on the event loop or the run's random numbers."""
 
 from __future__ import annotations
 
@@ -21,22 +21,23 @@ _RECYCLE_AFTER, _MEMORY_MB, _MAX_CHARS = 5000, 4096, 1 << 30
 
 
 class Refused(EnvironmentFailure):
-    """The code itself has raised an error. The message is the last line of it."""
+    """The published code raised an error. The message is the error's last line."""
 
 
 class Aside:
-    """Calls of one function. Calls with the same `key` reach the same process, one after the other."""
+    """Calls one function in worker processes. Calls with the same `key` reach the same process, one after the other."""
 
     def __init__(self, function: str, *, what: str, processes: int = 1, timeout_s: float | None = None) -> None:
-        """function: module:name; it takes and returns JSON, and is called with Python's and numpy's generators seeded.
-        what: for messages. timeout_s: of one call, past which its process is ended."""
+        """function: module:name of a function that takes and returns JSON; Python's and numpy's generators are seeded
+        before each call. what: its name in error messages. timeout_s: limit for one call; after that its process is
+        ended."""
         self._what, self._timeout_s = what, timeout_s
         workers = partial(Workers, recycle_after=_RECYCLE_AFTER, max_chars=_MAX_CHARS, memory_mb=_MEMORY_MB)
         self._shards = [workers(function, processes=1) for _ in range(processes)]
         finalize(self, _end_all, self._shards)
 
     async def call(self, arguments: Mapping[str, Any], *, key: str = "") -> Any:
-        """Raises Refused; EnvironmentFailure where it takes too long or its process falls."""
+        """Raises Refused, and EnvironmentFailure if the call takes too long or its process crashes."""
         workers = self._shards[crc32(key.encode()) % len(self._shards)]
         request = {"seed": key, "arguments": dict(arguments), "workspace": None}
         try:
@@ -51,12 +52,12 @@ class Aside:
         return json.loads(reply["text"])
 
     def call_now(self, arguments: Mapping[str, Any], *, key: str = "") -> Any:
-        """As `call`, for whoever cannot await it."""
+        """Like `call`, for callers that cannot await."""
         with ThreadPoolExecutor(1) as thread:
             return thread.submit(asyncio.run, self.call(arguments, key=key)).result()
 
     def close(self) -> None:
-        """Ends its processes; so does losing the last reference to it."""
+        """End the processes, as losing the last reference does."""
         _end_all(self._shards)
 
 
@@ -66,14 +67,14 @@ def _end_all(workers: Sequence[Workers]) -> None:
 
 
 def refuse_missing(package: str) -> None:
-    """Raise ConfigError where `package`, by whose name its environment goes, is not installed; it is not imported."""
+    """Raise ConfigError if `package` is not installed, without importing it. Its environment has the same name."""
     if find_spec(package) is None:
-        # the name of an extra has no underscore: pip 23.2, which Python 3.11 brings along, installs nothing then
+        # extras have no underscore in their names: with one, pip 23.2 (bundled with Python 3.11) installs nothing
         extra = package.replace("_", "-")
         raise extra_missing(ImportError(name=package), what=f"environment={package}", extra=extra)
 
 
 def refusal(where: str, error: Refused) -> ConfigError:
-    """Of a setting that the code does not take. where: the setting, with its value."""
+    """Return the error for a setting that the code rejects. where: the setting, with its value."""
     name, _, line = str(error).partition(": ")
     return ConfigError(f"{where}: {line if name == 'ValueError' else error}")

@@ -1,6 +1,6 @@
-"""Games in text, played in processes of their own: what an adapter says of a game, the rest is here.
+"""Text games, played in separate processes: an adapter describes its games, everything else is here.
 
-reset -> opening -> ( turn -> what the game says next ) ... -> the reward of every turn
+reset -> opening -> ( turn -> the game's next message ) ... -> the reward of every turn
 """
 
 from __future__ import annotations
@@ -26,24 +26,24 @@ class GameEnvironments(EnvironmentDefaults):
     """Implements environments.factory.EnvironmentFactory. Raises ConfigError."""
 
     name: ClassVar[str]
-    """Of the package, of its extra and of its presets."""
+    """Name of the package, its extra and its presets."""
     speaks_of_tools = True
-    """A chat model is asked as its template has it."""
+    """Chat models are prompted with their own chat template."""
     pays_itself = True
     renderer: Renderer
 
     settings: Mapping[str, Any] = field(default_factory=dict)
-    """What the game is made with."""
+    """Arguments that the game is made with."""
     system_prompt: str | None = None
-    """null = none."""
+    """System message before the opening; null = no system message."""
     max_turns: Count = 20
-    """Sampled turns; a game that is not over by then is worth what it has paid."""
+    """Sampled turns; a game that is not over by then is worth the rewards paid so far."""
     max_context: int | None = 4096
     """Tokens of an episode; null = as many as the engine holds."""
     timeout_s: Positive = 60.0
-    """Of one move; past it the process of the game is ended, and the attempt has failed."""
+    """Seconds for one move; after that the game's process is ended and the attempt has failed."""
     processes: Count = 2
-    """In which games are played, each with many."""
+    """Processes that play the games; each plays many."""
 
     def __post_init__(self) -> None:
         refuse_missing(self.name)
@@ -52,11 +52,11 @@ class GameEnvironments(EnvironmentDefaults):
     @property
     @abstractmethod
     def games(self) -> tuple[str, ...]:
-        """Names of those that are played: the kinds of the tasks."""
+        """Names of the games that are played; they are the kinds of the tasks."""
 
     @abstractmethod
     def asked(self, game: str) -> Mapping[str, Any]:
-        """What the worker's `play` is given beside the history."""
+        """Return the arguments of the worker's `play` besides the history."""
 
     @cached_property
     def aside(self) -> Aside:
@@ -86,7 +86,7 @@ class GameEnvironments(EnvironmentDefaults):
         return GameEnvironment(self, attempt)
 
     def rehearse(self, task: Task, *, max_context: int) -> None:
-        """See environments.factory.EnvironmentFactory: the first moves of every game."""
+        """See environments.factory.EnvironmentFactory. Opens every game."""
         if task.metadata.get("kind") not in self.games or "seed" not in task.metadata:
             raise ConfigError(
                 f"task {task.id} is no game of environment={self.name}, which has {', '.join(self.games)}; choose "
@@ -142,11 +142,11 @@ class GameEnvironment:
         )
 
     async def score(self, episode: Episode) -> Scores:
-        """Turns are paid as they come."""
+        """Turns are rewarded as they are played."""
         return {"reward": 0.0}
 
     async def close(self) -> None:
-        """Its process forgets it in time."""
+        """The worker drops the game by itself."""
 
     async def _play(self) -> Mapping[str, Any]:
         key = str(self._asked["key"])

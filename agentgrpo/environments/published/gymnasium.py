@@ -1,4 +1,4 @@
-"""environment=gymnasium: environments of Gymnasium whose observations and actions are discrete or text."""
+"""environment=gymnasium: Gymnasium environments with discrete or text observations and actions."""
 
 from __future__ import annotations
 
@@ -22,17 +22,17 @@ class GymnasiumEnvironments(GameEnvironments):
     name = "gymnasium"
 
     id: str | tuple[str, ...]
-    """A registered one, such as FrozenLake-v1, or one of another package, such as minigrid:MiniGrid-Empty-5x5-v0, which
-    is imported; or several. Of `function` any name."""
+    """Id of a registered environment, such as FrozenLake-v1, or of one in another package, such as
+    minigrid:MiniGrid-Empty-5x5-v0, which is then imported; or several ids. With `function`, any name."""
     function: Callable[..., Any] | None = None
-    """package.module:function that makes an environment of yours, called with `settings`; null = gymnasium.make."""
+    """package.module:function that makes your own environment, called with `settings`; null = gymnasium.make."""
     opening: str = "Answer each turn with one action: {actions}.\n"
-    """Put before the first observation, with the same fields as `template`."""
+    """Text before the first observation, with the same fields as `template`."""
     template: str = "Observation: {observation}"
-    """What the policy is told of a step: {observation}, {reward}, {info}, {actions}, and {render}, which needs
-    settings.render_mode=ansi; {observation[0]} is a part of it."""
+    """Text that the policy sees after a step, with the fields {observation}, {reward}, {info}, {actions}, and {render},
+    which needs settings.render_mode=ansi; {observation[0]} is the observation's first element."""
     actions: tuple[str, ...] = ()
-    """Names of discrete actions, in order; none = their numbers."""
+    """Names of discrete actions, in order; empty = their numbers."""
 
     @cached_property
     def games(self) -> tuple[str, ...]:

@@ -1,4 +1,4 @@
-"""Environments of Gymnasium, as texts; imported only in a process of its own."""
+"""Gymnasium environments as text; imported only in a separate process."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ _COLOURED = re.compile(r"\x1b\[[0-9;]*m(.*?)\x1b\[0m", re.DOTALL)
 _FIELDS = ("observation", "render", "info", "reward", "actions")
 _DISCRETE = (spaces.Discrete, spaces.MultiDiscrete, spaces.MultiBinary, spaces.Text)
 _MOST_NUMBERS = 1000
-"""Of a box of whole numbers: more are a picture."""
+"""Most whole numbers in a box; a larger box is taken for a picture."""
 
 
 class GymGame:
-    """Implements playing.Game. An action is the last of their names that a turn has; of a text space it is all of the
-    turn. Raises ValueError for an environment that there is not, or that no text can say."""
+    """Implements playing.Game. The action is the last action name in a turn; for a text space it is the whole turn.
+    Raises ValueError for an environment whose observations or actions cannot be written as text."""
 
     def __init__(self, made: Any, seed: int, *, opening: str, template: str, actions: Sequence[str]) -> None:
         self._env, self._seed, self._opening, self._template = made, seed, opening, template
@@ -66,7 +66,7 @@ class GymGame:
         return ", ".join(self._names) if self._names else "any text"
 
     def _chosen(self, action: str) -> Any:
-        """What the environment takes; None for no action."""
+        """Return the action that the environment takes; None if the turn has no action."""
         space = self._env.action_space
         if self._names is None:
             return action.strip() if space.contains(action.strip()) else None
@@ -98,12 +98,12 @@ def _is_sayable(space: Any) -> bool:
         return all(map(_is_sayable, space.values() if isinstance(space, spaces.Dict) else space))
     if isinstance(space, spaces.Box):
         return bool(np.issubdtype(space.dtype, np.integer)) and np.prod(space.shape) <= _MOST_NUMBERS
-    is_text = space.dtype is not None and space.dtype.kind == "U"  # of a class of its own, such as MiniGrid's missions
+    is_text = space.dtype is not None and space.dtype.kind == "U"  # e.g. MiniGrid's missions, with their own class
     return isinstance(space, _DISCRETE) or is_text
 
 
 def _plain(value: Any) -> Any:
-    """Without numpy's own types, which say their names."""
+    """Convert numpy types, which print their own names, to Python's."""
     if isinstance(value, Mapping):
         return {str(key): _plain(inner) for key, inner in value.items()}
     if isinstance(value, tuple | list):
@@ -123,7 +123,7 @@ def _made(game: str, settings: Mapping[str, Any], function: str | None) -> Any:
 
 
 def _meant(game: str) -> str:
-    """Where a package is called as the id begins, it may be what registers it."""
+    """Suggest package:id if a package has the name that the id begins with."""
     package = re.split(r"\W", game)[0].lower()
     return f" Did you mean '{package}:{game}'?" if ":" not in game and package and find_spec(package) else ""
 

@@ -1,8 +1,8 @@
-"""Games in a process of their own, several side by side, each with the state of Python's and numpy's generators that it
-left. Standard library and numpy only.
+"""Several games side by side in a worker process, each with its own state of Python's and numpy's generators. Standard
+library and numpy only.
 
-A game is asked for by its whole history. Where this process does not have it open, as after a crash, it is played from
-the seed again, which comes to the same."""
+Each call sends a game's whole history. If this process does not have the game open, for example after a crash, it is
+played again from the seed, with the same result."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from typing import Any, Protocol
 import numpy as np
 
 Seen = Mapping[str, Any]
-"""text: what the player is told. is_done; reward of the action; is_invalid: the action was none."""
+"""text: shown to the player. is_done: the game is over. reward: for the action. is_invalid: the action was invalid."""
 _MOST = 256
 
 
@@ -25,7 +25,7 @@ class Game(Protocol):
 
 
 class _Played:
-    """A game, its history, and the generators as it left them."""
+    """A game, its history, and the generators' states after its last move."""
 
     def __init__(self, make: Callable[[], Game], seed: int) -> None:
         random.seed(seed)
@@ -49,7 +49,7 @@ _open: OrderedDict[str, _Played] = OrderedDict()
 
 
 def play(make: Callable[[], Game], *, key: str, seed: int, actions: Sequence[str]) -> Seen:
-    """What is seen after these actions. key: of the attempt, which no other game has."""
+    """Return the observation after these actions. key: the attempt's key, which no other game has."""
     played = _open.pop(key, None)
     if played is None or not actions or played.actions != [*actions[:-1]]:
         played = _Played(make, seed)

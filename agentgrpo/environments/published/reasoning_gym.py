@@ -1,6 +1,6 @@
-"""environment=reasoning_gym: generated questions of the package reasoning-gym, scored by the data set that asked them.
+"""environment=reasoning_gym: generated questions of the package reasoning-gym, scored by the data sets they come from.
 
-question -> turn -> the text in its last <answer>...</answer>, or all of it -> score_answer
+question -> turn -> the text in its last <answer>...</answer>, or the whole turn -> score_answer
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from agentgrpo.tasks.seeds import SPACE, names_of, seeds_of
 
 _WORKER = "agentgrpo.environments.published.reasoning_gym_worker"
 _DRAWS = 20
-"""Of demonstrations, each as many as are wanted."""
+"""Most rounds of drawing demonstrations; each round draws the number wanted."""
 _ANSWER = re.compile(r"<answer>(.*?)</answer>", re.DOTALL)
 SYSTEM_PROMPT = (
     "Given a problem, your task is to answer the question by thinking step-by-step in a clear and specific manner.\n"
@@ -39,19 +39,20 @@ SYSTEM_PROMPT = (
     "Do not explain your reasoning inside the answer tags, provide only the final answer. When an example is provided, "
     "you should strictly follow the format of the output/answer in that example.\n"
 )
-"""The package's own, SYSTEM_PROMPTS["default"]."""
+"""The package's own prompt, SYSTEM_PROMPTS["default"]."""
 
 
 def specs_of(
     dataset: str | Sequence[str], settings: Mapping[str, Any], level: int | None
 ) -> dict[str, Mapping[str, Any]]:
-    """Name -> what the worker makes the data set of. settings: of the one data set, or of several by name."""
+    """Return name -> the specification from which the worker makes the data set. settings: of the one data set, or by
+    name if there are several."""
     names = names_of(dataset, "environment.dataset")
     by_name = {names[0]: settings} if isinstance(dataset, str) else settings
     for name, given in by_name.items():
         if name not in names or not isinstance(given, Mapping):
             raise ConfigError(
-                f"environment.settings.{name}={given!r}; of several data sets the settings stand by name: "
+                f"environment.settings.{name}={given!r}; with several data sets, settings are given by name: "
                 f"environment.settings.{names[0]}.KEY=VALUE"
             )
         if odd := {"seed", "size"} & given.keys():
@@ -62,12 +63,12 @@ def specs_of(
 
 
 class ReasoningGymTasks:
-    """Implements tasks.base.MixedDataset and DemonstratedDataset: entries of one data set, or of several dealt in turn.
-    A question that is asked in test or dev is left out of training and of demonstrations. These are entries of seeds of
-    their own, answered at once as the data set itself does.
+    """Implements tasks.base.MixedDataset and DemonstratedDataset: entries of one data set, or of several in turn. A
+    question of test or dev is left out of training and of demonstrations. Demonstrations have separate seeds and give
+    the data set's own answer at once.
 
-    `Task.metadata`: kind, which is the data set; seed, size and index of the entry. Raises ConfigError; DataError where
-    no question is left."""
+    `Task.metadata`: kind (the data set), seed, size and index of the entry. Raises ConfigError, and DataError if a
+    split has no question left."""
 
     mixture = None
     language = Language(answer="<answer>")
@@ -134,7 +135,7 @@ class ReasoningGymTasks:
                 yield Shown(self._shown(worker, index, count, tasks_per_world))
 
     def _shown(self, worker: Aside, index: int, count: int, number: int) -> list[Task]:
-        """Of each data set its share, drawn again for what is held out; fewer where hardly any question is left."""
+        """Draw each data set's share of tasks, replacing held-out questions; fewer if hardly any question is left."""
         held_out, shares = self._held_out, Counter(islice(cycle(self._specs), number))
         found: dict[str, list[Task]] = {name: [] for name in shares}
         for draw in range(_DRAWS):
@@ -159,7 +160,7 @@ class Answering:
 
 
 class Shown:
-    """Implements tasks.base.DemonstrationWorld: those tasks that say an answer."""
+    """Implements tasks.base.DemonstrationWorld: the tasks that have an answer."""
 
     phase = 0
 
@@ -210,24 +211,25 @@ class ReasoningGymEnvironments(EnvironmentDefaults):
 
     name = "reasoning_gym"
     speaks_of_tools = True
-    """A chat model is asked as its template has it."""
+    """Chat models are prompted with their own chat template."""
     pays_itself = True
     renderer: Renderer
 
     dataset: str | tuple[str, ...]
     """One of the package's data sets, or several."""
     settings: Mapping[str, Any] = field(default_factory=dict)
-    """Of the data set, such as min_terms; of several by name."""
+    """Settings of the data set, such as min_terms; by name for several data sets."""
     level: CountOrZero | None = None
-    """Of the data set's own curriculum, all of its attributes; what `settings` say goes first. null = its defaults."""
+    """Level of the data set's own curriculum, for all its attributes; `settings` take precedence. null = the data set's
+    defaults."""
     system_prompt: str | None = SYSTEM_PROMPT
-    """null = none."""
+    """System message before the question; null = no system message."""
     max_context: int | None = 4096
     """Tokens of an episode; null = as many as the engine holds."""
     timeout_s: Positive = 60.0
-    """Of scoring one answer; past it the process that scores is ended, and the attempt has failed."""
+    """Seconds for scoring one answer; after that the scoring process is ended and the attempt has failed."""
     processes: Count = 1
-    """That score."""
+    """Processes that score answers."""
 
     def __post_init__(self) -> None:
         refuse_missing("reasoning_gym")
@@ -308,8 +310,8 @@ class ReasoningGymEnvironment:
         return Observation(done=Exit.ANSWERED, answer=answer, metrics=measured)
 
     async def score(self, episode: Episode) -> Scores:
-        """The reward is the data set's own score; an attempt without an answer has none."""
+        """The reward is the data set's own score; it is 0 without an answer."""
         return {"reward": episode.metrics.get("score", 0.0)}
 
     async def close(self) -> None:
-        """It holds nothing."""
+        """There is nothing to close."""

@@ -1,4 +1,4 @@
-"""Questions of reasoning-gym and its own scores; imported only in a process of its own."""
+"""Questions and scores of reasoning-gym; imported only in a separate process."""
 
 from __future__ import annotations
 
@@ -17,21 +17,21 @@ _OURS = ("seed", "size")
 
 
 def rows(*, dataset: dict[str, Any], seed: int, size: int) -> str:
-    """[question, answer or null] of every entry."""
+    """Return the JSON of [question, answer or null] for every entry."""
     made = _dataset(json.dumps(dataset), seed, size)
     entries = (made[index] for index in range(size))
     return json.dumps([[str(e["question"]), None if e["answer"] is None else str(e["answer"])] for e in entries])
 
 
 def score(*, dataset: dict[str, Any], seed: int, size: int, index: int, question: str, answer: str) -> str:
-    """What the data set's own score_answer gives the answer; [0.0, false] where it raises an error at it."""
+    """Return the JSON of [score from the data set's own score_answer, true]; [0.0, false] if score_answer raises."""
     spec = json.dumps(dataset)
     made, entry = _dataset(spec, seed, size), _entry(spec, seed, size, index)
     if entry["question"] != question:
-        raise LookupError(f"{dataset['name']} asks something else for the same seed than when the run began")
+        raise LookupError(f"{dataset['name']} asks a different question for this seed than when the run began")
     try:
         return json.dumps([number(made.score_answer(answer, entry), dataset["name"]), True])
-    except Exception:  # at an answer that it cannot read, which is the policy's
+    except Exception:  # score_answer cannot read the policy's answer
         return json.dumps([0.0, False])
 
 
@@ -43,12 +43,12 @@ def _entry(spec: str, seed: int, size: int, index: int) -> dict[str, Any]:
 
 @lru_cache(64)
 def _dataset(spec: str, seed: int, size: int) -> ProceduralDataset:
-    """Raises ValueError for a name or a setting that there is not."""
+    """Raises ValueError for an unknown name or setting."""
     given = json.loads(spec)
     name, settings, level = given["name"], given["settings"], given["level"]
     if name not in DATASETS:
         listed = "python -c 'from reasoning_gym.factory import DATASETS; print(*DATASETS)'"  # too many for one line
-        raise ValueError(f"there is no such data set; {listed} names all.{did_you_mean(name, DATASETS)}")
+        raise ValueError(f"unknown data set; {listed} lists all.{did_you_mean(name, DATASETS)}")
     kind, config_kind = DATASETS[name]
     allowed = [f.name for f in dataclasses.fields(config_kind) if f.name not in _OURS]
     for key in settings:

@@ -22,10 +22,10 @@ class TextArenaEnvironments(GameEnvironments):
     game: str | tuple[str, ...]
     """An id of the package, such as Wordle-v0, or several."""
     opponent: Callable[[str], str] | str = "random"
-    """Plays all other seats: random, or package.module:function of a text that the game shows it, which returns its
+    """Plays all other seats: random, or package.module:function that takes the text shown by the game and returns a
     move."""
     players: Count | None = None
-    """null = as few as the game takes."""
+    """Number of players; null = the fewest that the game takes."""
 
     @cached_property
     def games(self) -> tuple[str, ...]:

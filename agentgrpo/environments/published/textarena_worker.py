@@ -1,4 +1,4 @@
-"""Games of TextArena for one player, the others played by a script; imported only in a process of its own."""
+"""TextArena games for one player, with scripted opponents; imported only in a separate process."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _MOST_PLAYERS = 15
 
 
 class RandomOpponent:
-    """Plays one of the moves in brackets of the last line that has some: 'Available Moves: [0], [4]'."""
+    """Plays one of the bracketed moves in the last line that has any: 'Available Moves: [0], [4]'."""
 
     def __call__(self, observation: str) -> str:
         offered = [moves for line in observation.splitlines() if (moves := _MOVE.findall(line))]
@@ -30,8 +30,8 @@ class RandomOpponent:
 
 
 class TextGame:
-    """Implements playing.Game. The player is told each message once, and not what it has said itself. Its seat is drawn
-    from the seed. Raises ValueError for a game that there is not, or that cannot be played here."""
+    """Implements playing.Game. The player sees each message of others once. Its seat depends on the seed. Raises
+    ValueError for a game that is unknown or cannot be played here."""
 
     def __init__(
         self,
@@ -41,7 +41,7 @@ class TextGame:
         opponent: Callable[[str], str],
         players: int | None,
     ) -> None:
-        """players: None = as few as the game takes."""
+        """players: None = the fewest that the game takes."""
         self._seed, self._opponent = seed, opponent
         self._players = range(1, _MOST_PLAYERS + 1) if players is None else (players,)
         if game not in ta.envs.registration.ENV_REGISTRY:
@@ -79,7 +79,7 @@ class TextGame:
                     "this game needs data of nltk, which is not here: python -m nltk.downloader words "
                     "averaged_perceptron_tagger_eng, or choose another game"
                 ) from e
-            except (AssertionError, ValueError) as e:  # so many players, or anything else
+            except (AssertionError, ValueError) as e:  # the game refuses this number of players, or anything else
                 refused = e
                 continue
             self._is_done = False
@@ -92,7 +92,7 @@ class TextGame:
             self._is_done, _ = self._env.step(str(self._opponent(str(observation))))
         rewards = self._env.close()[0] if self._is_done else None
         paid = (rewards or {}).get(self._seat, 0.0)
-        is_reason = paid is None or isinstance(paid, str)  # some games put it in the place of a reward
+        is_reason = paid is None or isinstance(paid, str)  # some games give a reason instead of a reward
         reward = 0.0 if is_reason else number(paid, f"{type(self._base).__name__}: reward")
         return {"text": self._news(), "is_done": self._is_done, "reward": reward, "is_invalid": is_invalid}
 
@@ -116,7 +116,7 @@ def play(
     seed: int,
     actions: list[str],
 ) -> str:
-    """opponent: module:attribute of a function, or of a class that makes one."""
+    """opponent: module:attribute of a function, or of a class whose instances are callable."""
     plays = resolve_name(opponent)
     make = partial(TextGame, game, settings, seed, plays() if isinstance(plays, type) else plays, players)
     return json.dumps(played(make, key=key, seed=seed, actions=actions))

@@ -1,11 +1,12 @@
 """The actions of the search environment as native tool calls, one or several in a turn.
 
-    search(query, retriever, rerank, subquestion)    several of them are the queries of one round
+    search(query, retriever, rerank, subquestion)    several calls are the queries of one round
     rerank()
     fetch(urls, part, find)
 
-They mean what the tags mean (`grammar`): of search, rerank and fetch the first kind that a turn has is done. A turn
-without calls is the answer. Plans stay text, inside the turn: <search_decision> and <subquestions>.
+They mean the same as the tags (`grammar`): if a turn has calls of several kinds, only the first kind in the order
+search, rerank, fetch is done. A turn without calls is the answer. Plans stay text, inside the turn: <search_decision>
+and <subquestions>.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ ONCE = "Not done: once in a turn."
 
 
 def specs_of(*, web: bool, rerank: bool, fetch: bool) -> list[ToolSpec]:
-    """What there is to call."""
+    """Return the tools on offer."""
     query: dict[str, Any] = {"query": {"type": "string", "description": "What to search for"}}
     if web:
         about = "vdb, the documents, if left out; web is dearer"
@@ -69,13 +70,13 @@ def _object(properties: Mapping[str, Any], needed: Sequence[str] = ("query",)) -
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CalledTurn:
-    """A turn, read."""
+    """A parsed turn."""
 
     said: SearchTurn
     done: tuple[int, ...] = ()
-    """Places of the calls that the action is made of: of a search a call for each query."""
+    """Places of the calls that form the action; a search has a call for each query."""
     refused: Mapping[int, str] = field(default_factory=dict)
-    """Why others are not done."""
+    """The reason why each other call is not done, by place."""
 
 
 class Calls:
@@ -86,7 +87,7 @@ class Calls:
         self._schemas = {spec.name: ArgumentSchema(spec.name, spec.parameters) for spec in specs}
 
     def read(self, turn: Turn) -> CalledTurn:
-        """Never raises, whatever the turn says."""
+        """Parse a turn. Never raises, whatever the turn says."""
         answer = turn.answer or ""
         plan = self._planner.parse(turn.content if answer in turn.content else f"{turn.content}\n{answer}")
         if not turn.calls:
@@ -146,7 +147,8 @@ def _query(arguments: Mapping[str, Any]) -> Query:
 
 
 def as_calls(said: SearchTurn, tags: Tags) -> ParsedTurn:
-    """What a policy that calls tools says for a turn of tags: for demonstrations, and to hold both forms together."""
+    """Convert a turn of tags to one of a policy that calls tools: for demonstrations, and to keep both forms
+    consistent."""
     content = ""
     if said.decision != "none":
         content += f"<{tags.search_decision}>{said.decision}</{tags.search_decision}>"

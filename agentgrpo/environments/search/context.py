@@ -1,12 +1,12 @@
-"""Contexts of an episode that outgrows one: which rounds go on, and what is said of those that do not.
+"""Contexts of an episode that does not fit into one: which rounds are carried over, and how the others are summarised.
 
-    P A0 E0 A1 E1 A2       and E2 would be too much
-    drop      P' A1 E1 A2 E2 A3 ...     the newest rounds go on, token by token; P' lists the older searches
-    summary   ... A2 Q S, P' A2 E2 ...  Q asks for a summary S, a turn of the policy's like any other; P' has its text
+    P A0 E0 A1 E1 A2       and E2 would not fit
+    drop      P' A1 E1 A2 E2 A3 ...     the newest rounds are kept, token by token; P' lists the older searches
+    summary   ... A2 Q S, P' A2 E2 ...  Q asks for a summary S, an ordinary turn of the policy; P' has its text
 
-Every context is a branch of its own. A turn that a later one repeats is trained where it was sampled. Labels stay those
-of the episode. What a search has found and the context has no more is shown again where the policy repeats the search:
-no retriever is asked for it, and nothing is paid.
+Every context is a separate branch. A turn that a later context repeats is trained only where it was sampled. Labels
+hold for the whole episode. If the policy repeats a search whose results have left the context, they are shown again
+without a retriever call and without cost.
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ if TYPE_CHECKING:
     from agentgrpo.environments.search.options import SearchOptions
 
 SHARE = 0.75
-"""Of environment.max_context, where no max_tokens is set: the rest is room for a turn."""
+"""Share of environment.max_context that a context may fill if no max_tokens is set; the rest is room for a turn."""
 MOST_LISTED, MOST_LABELS = 50, 3
-"""Searches that are listed, and labels of each."""
+"""Most searches listed, and most labels of each."""
 END_SUMMARY = "</summary>"
 ASK = (
     "The context is full and begins anew. Write <summary>all that you know by now and what is still missing, with the "
@@ -47,15 +47,15 @@ _SUMMARY = re.compile(r"<summary\s*>(.*?)(?:</summary\s*>|\Z)", re.DOTALL | re.I
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ContextRule:
-    """When a fresh context is opened, and with what. Raises ConfigError for values out of range."""
+    """When a fresh context is opened, and what it holds. Raises ConfigError for values out of range."""
 
     max_tokens: int | None
-    """No turn is sampled behind more tokens than these, where a fresh context has fewer; None = three quarters of
+    """A fresh context is opened when a turn would follow more tokens than this; None = three quarters of
     environment.max_context."""
     keep_rounds: int
-    """Turns that go on with what answered them, the newest among them; fewer where they do not fit."""
+    """Newest rounds (turn and answer) that are carried over; fewer if they do not fit."""
     max_summary_tokens: int | None = None
-    """The policy is asked for a summary, of which so much goes on; None = it is not."""
+    """Most tokens carried over of a summary that the policy is asked for; None = no summary is requested."""
 
     def __post_init__(self) -> None:
         for name, value in (("max_tokens", self.max_tokens), ("max_summary_tokens", self.max_summary_tokens)):
@@ -63,17 +63,17 @@ class ContextRule:
                 raise ConfigError(f"environment.context.{name} {value}: 1 or more is allowed; raise it")
         if self.keep_rounds < 1:
             raise ConfigError(
-                f"environment.context.keep_rounds {self.keep_rounds}: 1 or more is allowed, for the newest turn always "
-                "goes on; raise it"
+                f"environment.context.keep_rounds {self.keep_rounds}: 1 or more is allowed, because the newest turn "
+                "is always kept; raise it"
             )
 
     @property
     def asks(self) -> bool:
-        """For summaries."""
+        """Whether the policy is asked for summaries."""
         return self.max_summary_tokens is not None
 
     def most_tokens(self, max_context: int) -> int:
-        """Of a context that holds `max_context`, after which a fresh one is opened."""
+        """Return the tokens after which a fresh context is opened, for a context that holds `max_context`."""
         return min(max_context, int(SHARE * max_context) if self.max_tokens is None else self.max_tokens)
 
 
@@ -83,29 +83,29 @@ def dropping(*, max_tokens: int | None = None, keep_rounds: int = 2) -> ContextR
 
 
 def summarising(*, max_tokens: int | None = None, keep_rounds: int = 1, max_summary_tokens: int = 512) -> ContextRule:
-    """See ContextRule. A summary is a turn of the policy's, of at most rollout.max_tokens; it is none of
+    """See ContextRule. A summary is a turn of the policy, of at most rollout.max_tokens; it does not count towards
     environment.max_turns."""
     return ContextRule(max_tokens=max_tokens, keep_rounds=keep_rounds, max_summary_tokens=max_summary_tokens)
 
 
 @dataclass(slots=True, kw_only=True)
 class _Round:
-    """A turn that stands in the context, and what answered it."""
+    """A turn in the context, and its answer."""
 
     turn: int
     num_tokens: int
-    """Of both."""
+    """Tokens of both."""
     documents: frozenset[str]
-    """Ids of those that the answer shows."""
+    """Ids of the documents that the answer shows."""
     pages: frozenset[OpenedPage]
     queries: tuple[QueryKey, ...]
-    """Sent in this turn."""
+    """Queries sent in this turn."""
     opened: tuple[OpenedPage, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FreshContext:
-    """What the next context opens with: see environments.base.Observation."""
+    """The opening of the next context: see environments.base.Observation."""
 
     messages: Sequence[Message]
     repeats: Sequence[int]
@@ -113,10 +113,10 @@ class FreshContext:
 
 
 class Contexts:
-    """Those of one episode. `documents` and `pages` are in sight of the policy."""
+    """The contexts of one episode. The policy can see `documents` and `pages`."""
 
     def __init__(self, options: SearchOptions, rule: ContextRule, opening: Sequence[Message], *, max_context: int):
-        """opening: of the episode. max_context: tokens that a context may have."""
+        """opening: the episode's. max_context: tokens that a context may have."""
         self._options, self._rule, self._opening = options, rule, opening
         self._max_context, self._most = max_context, rule.most_tokens(max_context)
         self._tokens = self._count(opening)
@@ -124,12 +124,12 @@ class Contexts:
         self._asked: set[QueryKey] = set()
         self._fetched: set[OpenedPage] = set()
         self._left: list[QueryKey | OpenedPage] = []
-        """Of rounds that the context has no more, in order."""
+        """Queries and pages of rounds that have left the context, in order."""
         self._said: Sequence[Message | ToolReply] = ()
         self.summary = ""
         self.num_contexts, self.num_summaries = 1, 0
         self.is_asking = False
-        """The turn that comes is a summary."""
+        """The next turn is a summary."""
         self.documents: set[str] = set()
         self.pages: set[OpenedPage] = set()
 
@@ -142,8 +142,8 @@ class Contexts:
         documents: frozenset[str],
         pages: frozenset[OpenedPage],
     ) -> FreshContext | Message | None:
-        """What becomes of the context with `said`, the answer to `turn`, which shows these documents and pages. None =
-        it goes on; a message = it is asked for a summary, and `summarised` follows."""
+        """Add `turn` and its answer `said`, which shows these documents and pages. Return None if the context goes on,
+        a message that asks for a summary (`summarised` follows), or a fresh context."""
         num_taken = len(turn.token_ids)
         round_ = _Round(
             turn=turn.index,
@@ -171,7 +171,7 @@ class Contexts:
         return self._fresh(state)
 
     def summarised(self, turn: Turn, state: SearchState) -> FreshContext:
-        """`turn` is the summary that was asked for."""
+        """Take `turn` as the requested summary; return the fresh context."""
         assert self._rule.max_summary_tokens is not None
         self.is_asking = False
         self.num_summaries += 1
@@ -181,7 +181,8 @@ class Contexts:
         return self._fresh(state)
 
     def _fresh(self, state: SearchState) -> FreshContext:
-        """The newest rounds, as many as fit beside the opening, and the searches of the others."""
+        """Return a fresh context with the newest rounds that fit beside the opening, and a list of the other rounds'
+        searches."""
         opening, kept = self._count(self._with_notes([])), self._rounds[-1:]
         for round_ in reversed(self._rounds[-self._rule.keep_rounds : -1]):
             if opening + sum(r.num_tokens for r in kept) + round_.num_tokens > self._most:
@@ -199,7 +200,8 @@ class Contexts:
         return FreshContext(messages=messages, repeats=[r.turn for r in kept], then=self._said)
 
     def _listed(self, state: SearchState, room: int) -> list[str]:
-        """A line for each search and page that is left out, the newest, as far as they fit into so many tokens."""
+        """Return lines for the newest searches and pages that have left the context, as many as fit into `room`
+        tokens."""
         texts = {normalise_query(text): text for text in state.previous_queries}
         lines: list[str] = []
         room -= self._tokens_of(f"\n\n{LISTED}")
@@ -219,7 +221,7 @@ class Contexts:
         return lines
 
     def _with_notes(self, listed: Sequence[str]) -> list[Message]:
-        """The opening, with what is known of the contexts before behind the question."""
+        """Return the opening, with notes on the earlier contexts after the question."""
         parts = [f"{NOTES}\n{unframed(self.summary, self._options.planner.tags.names)}"] if self.summary else []
         if listed:
             parts.append("\n".join([LISTED, *listed]))
@@ -230,7 +232,7 @@ class Contexts:
         return messages
 
     def _cut(self, text: str) -> str:
-        """As much of it as goes on."""
+        """Return the part of a summary that is carried over."""
         most = self._rule.max_summary_tokens or 0
         kept = bisect_left(range(1, len(text) + 1), True, key=lambda n: self._tokens_of(text[:n]) > most)
         return text[:kept].rstrip()
@@ -242,7 +244,7 @@ class Contexts:
         return self._options.num_tokens(messages, self._max_context)
 
     def _told(self, said: Sequence[Message | ToolReply], sampled: Sequence[int]) -> int:
-        """Tokens of what answers the turn `sampled`, as environments.conversation appends it."""
+        """Return the tokens of the answer to the turn `sampled`, as environments.conversation appends it."""
         return counted(
             lambda: self._appended(said, sampled),
             size=size_of(said),

@@ -1,9 +1,8 @@
-"""The search environment: what a policy searches, reads, cites and answers in, within limits.
+"""The search environment: the policy searches, reads, cites and answers, within limits.
 
     turn -> parse -> act -> observations
 
-What a turn means is the grammar's business (`grammar`), what a search comes to that of `tool_turns`; this is what an
-episode does with both.
+`grammar` parses turns, `tool_turns` executes searches, and this module runs an episode with both.
 """
 
 from __future__ import annotations
@@ -43,9 +42,9 @@ from agentgrpo.retrieval.base import Probed
 class SearchEnvironments(SearchOptions):
     """Implements environments.factory.EnvironmentFactory.
 
-    Searching too much, answering too early and writing no action are the policy's own and end up in the Episode. A
-    failing vdb retriever, reranker or evidence judge raises its EpisodeError; a failing web retriever is served by vdb
-    and counted. A page that cannot be fetched is told to the policy.
+    Searching too much, answering too early and writing no action are the policy's mistakes and are recorded in the
+    Episode. A failing vdb retriever, reranker or evidence judge raises its EpisodeError; a failing web retriever is
+    replaced by vdb and counted. A page that cannot be fetched is reported to the policy.
     """
 
     name = "search"
@@ -56,7 +55,7 @@ class SearchEnvironments(SearchOptions):
 
     @property
     def limits(self) -> TurnLimits:
-        """The number of turns is the environment's own: at the last one it may ask for an answer once more."""
+        """The environment limits the turns itself, since after the last one it may ask for an answer once more."""
         ends = (END_SUMMARY,) if self.context is not None and self.context.asks else ()
         return TurnLimits(max_context=self.max_context, stop=(*self.planner.tags.stop_strings, *ends))
 
@@ -70,16 +69,16 @@ class SearchEnvironments(SearchOptions):
         return SearchEnvironment(self, attempt)
 
     def counts(self) -> Mapping[str, float]:
-        """The account of the evidence judge, where it keeps one."""
+        """Return the evidence judge's counts, if it keeps any."""
         return {f"evidence/{name}": n for name, n in getattr(self.evidence, "counts", dict)().items()}
 
     async def probe(self) -> None:
-        """Raises JudgeError where the evidence judge asks a model that does not reply."""
+        """Raises JudgeError if the evidence judge's model does not reply."""
         if isinstance(self.evidence, Probed):
             await self.evidence.probe()
 
     async def close(self) -> None:
-        """The run is over: its evidence judge may go."""
+        """Close the evidence judge at the end of the run."""
         await close_judge(self.evidence)
 
 
@@ -92,25 +91,25 @@ class SearchEnvironment:
         self.state = SearchState(question=attempt.task.question)
         self.tools = ToolTurns(options, attempt.task, self.state)
         self.contexts: Contexts | None = None
-        """None = there is one, and it only grows."""
+        """None = the episode has one context, which only grows."""
         self.answer: str | None = None
         self.format_errors = 0  # in a row
         self.told_limit = False
         self.last_turn: Exit | None = None
-        """How the episode ends unless the turn that was asked for answers; None = none was."""
+        """How the episode ends unless the requested last turn answers; None = no last turn was requested."""
         self.is_forced = False
-        """That turn was asked for at a dead end."""
+        """The last turn was requested at a dead end."""
         self.turn = -1
         self.num_acts = 0
-        """Turns but for those that were asked for as summaries."""
+        """Turns, except those requested as summaries."""
         self._said: list[Sequence[Block]] = []
-        """For the turn in hand."""
+        """Blocks that answer the current turn."""
         self._read = CalledTurn(said=SearchTurn())
-        """The turn in hand."""
+        """The current turn."""
         self._replies: dict[int, Sequence[Block]] = {}
-        """To its calls, by their places in it."""
+        """Replies to the current turn's calls, by position."""
         self._shown: tuple[str, ...] = ()
-        """Documents that a context has had."""
+        """Documents that a context has shown."""
 
     async def reset(self, task: Task) -> Observation:
         opening = self.options.opening(task)
@@ -151,7 +150,8 @@ class SearchEnvironment:
         return await off_loop(within, size=size_of(observation.messages))
 
     def _within_context(self, contexts: Contexts, turn: Turn, observation: Observation) -> Observation:
-        """What answers the turn where it would outgrow the context."""
+        """Return the answer to a turn: `observation`, or a fresh context or a request for a summary if it would outgrow
+        the context."""
         next_ = contexts.after(
             turn,
             observation.messages,
@@ -184,7 +184,7 @@ class SearchEnvironment:
         return gold_metrics(episode)
 
     async def close(self) -> None:
-        """Its parts are the run's."""
+        """There is nothing to close: its parts belong to the run."""
 
     def _metrics(self) -> Scores:
         gains = tuple(self.tools.gains.get(t, 0.0) for t in range(self.turn + 1))
@@ -201,14 +201,14 @@ class SearchEnvironment:
         self._said.append(blocks)
 
     def _answer_call(self, blocks: Sequence[Block]) -> None:
-        """What came of the one call that the action is made of, or of its tag."""
+        """Answer the one call, or the tag, that the action consists of."""
         if self._read.done:
             self._replies[self._read.done[0]] = blocks
         else:
             self._say(blocks)
 
     def _messages(self, turn: Turn, exit: Exit | None) -> list[Message | ToolReply]:
-        """What is said to the turn in hand."""
+        """Return the messages that answer the current turn."""
         if self.options.calls is None:
             return [Message.of_pieces(say.pieces(blocks, self.tags.names)) for blocks in self._said]
         if not turn.calls:
@@ -249,7 +249,7 @@ class SearchEnvironment:
         return None
 
     def _plan_noted(self, parsed: SearchTurn) -> None:
-        """A turn that only plans is no format error: it is told to go on."""
+        """Ask the policy to go on after a turn that only plans, which is no format error."""
         if parsed.subquestions:
             self._tell(self.tags.subquestions_feedback, say.SEARCH_NOW)
         else:
@@ -287,13 +287,13 @@ class SearchEnvironment:
             self.state.counts["early_stops"] += 1
             return self._last_turn(Exit.SEARCH_LIMIT, self.tags.search_feedback, say.PLATEAU)
         if searched.over_limit and not searched.sent:
-            if self.told_limit:  # and asks again all the same
+            if self.told_limit:  # the policy asks again anyway
                 return self._dead_end(Exit.SEARCH_LIMIT)
             self.told_limit = True
         return None
 
     async def _offer(self, text: str, *, decided_to_answer: bool) -> Exit | None:
-        """An answer at the gate."""
+        """Accept or reject an answer."""
         options, state = self.options, self.state
         ruling = rule_on_answer(
             decided_to_answer=decided_to_answer,
@@ -326,14 +326,15 @@ class SearchEnvironment:
     # --- ends
 
     def _dead_end(self, exit: Exit) -> Exit | None:
-        """Turns or searches are used up: the policy is asked for an answer once, if there is any evidence."""
+        """Ask the policy for an answer once, if there is any evidence: turns or searches are used up."""
         if not self.options.force_answer_on_deadend:
             return exit
         self.is_forced = True
         return self._last_turn(exit, self.tags.answer_feedback, say.LAST_CHANCE)
 
     def _last_turn(self, exit: Exit, tag: str, sentence: str) -> Exit | None:
-        """Ask for one more turn, outside the gate, for the answer; `exit` where there is no evidence for one."""
+        """Ask for one more turn with the answer, which skips the rules for answers. Return `exit` if there is no
+        evidence."""
         if not self.state.retrieved_docs:
             return exit
         self._say([Block(tag, [say.sentence(self.options.spelled(sentence))])])
@@ -341,7 +342,7 @@ class SearchEnvironment:
         return None
 
     async def _end(self, parsed: SearchTurn, exit: Exit) -> Exit:
-        """The turn that was asked for; `exit` where it is no answer."""
+        """Read the requested last turn; return `exit` if it is no answer."""
         if not isinstance(parsed.action, AnswerAction):
             self.state.counts["format_error_turns"] += parsed.action is None and not parsed.plans
             return exit

@@ -1,4 +1,4 @@
-"""The grammar of actions and its one parser, for the loop and for whoever plans without one.
+"""The grammar of actions and its only parser, for the loop and for planners outside it.
 
     <think>...</think>                               skipped: nothing inside it is an action
     <search_decision>answer</search_decision>        a plan, no action
@@ -8,12 +8,12 @@
     <rerank/>
     <fetch>URLs, split on newlines and commas</fetch>
     <fetch part="2">URL</fetch>                      a later part of a long page
-    <fetch find="two words">URL</fetch>              the part of it where they are; with part= from that one on
+    <fetch find="two words">URL</fetch>              the part with these words; with part=, from that part on
     <answer>text</answer>
 
-Only closed tags count, and only with something in them: an empty query or answer is no action. Attributes may come in
-any order and quoting; an absent or unknown retriever is vdb, and only the word true turns rerank on. The attributes of
-<searches> hold for its queries unless a <query> has its own.
+Only closed tags with content count: an empty query or answer is no action. Attributes may have any order and quoting; a
+missing or unknown retriever means vdb, and only the word true turns rerank on. The attributes of <searches> apply to
+its queries unless a <query> has its own.
 """
 
 from __future__ import annotations
@@ -27,13 +27,12 @@ from agentgrpo.core.errors import ConfigError, did_you_mean
 from agentgrpo.core.types import Citation, Passage
 from agentgrpo.core.untrusted import visible
 
-# --- The names of the tags: what the policy writes and what the environment wraps its observations in.
+# --- The names of the tags that the policy writes and that wrap the environment's observations.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tags:
-    """Every tag under the name that the code knows it by. Raises ConfigError for a name that is no tag name or that is
-    used twice."""
+    """Every tag's name, by its name in the code. Raises ConfigError for an invalid name and for a name used twice."""
 
     think: str = "think"
     search_decision: str = "search_decision"
@@ -62,7 +61,7 @@ class Tags:
 
     @classmethod
     def named(cls, names: Mapping[str, str]) -> Tags:
-        """The default names except for those given. Raises ConfigError for a tag that does not exist."""
+        """Return the default names, except for the given ones. Raises ConfigError for a tag that does not exist."""
         known = [f.name for f in fields(cls)]
         for tag in names:
             if tag not in known:
@@ -71,12 +70,12 @@ class Tags:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """Of all tags, as they are written."""
+        """The names of all tags, as they are written."""
         return tuple(asdict(self).values())
 
     @property
     def stop_strings(self) -> tuple[str, ...]:
-        """What ends a turn: the end of an action."""
+        """Strings that end a turn: the ends of actions."""
         closing = tuple(f"</{name}>" for name in (self.search, self.searches, self.fetch, self.answer))
         return (*closing, f"<{self.rerank}/>")
 
@@ -89,12 +88,12 @@ _KEY_CHARS = 512
 
 
 def single_line(text: str) -> str:
-    """White space folded, so that no document can break out of its line; half a surrogate pair becomes "?"."""
+    """Fold white space, so that no document can break out of its line; an unpaired surrogate becomes "?"."""
     return " ".join(text.split()).encode("utf-8", "replace").decode()
 
 
 def clean(passage: Passage) -> Passage:
-    """The passage with text, title and URL on a single line each, and nothing invisible in them."""
+    """Return the passage with text, title and URL on a single line each, without invisible characters."""
     text, title, url = (visible(single_line(part)).strip() for part in (passage.text, passage.title, passage.url))
     if (text, title, url) == (passage.text, passage.title, passage.url):
         return passage
@@ -107,13 +106,13 @@ def page_of(url: str) -> str:
 
 
 def document_id(passage: Passage) -> str:
-    """What makes two passages the same document: its id, where that is empty its URL without fragment, else its title,
-    else its first 512 characters."""
+    """Return the key by which passages are one document: the id, else the URL without fragment, else the title, else
+    the first 512 characters."""
     return passage.id or page_of(passage.url) or passage.title or passage.text[:_KEY_CHARS]
 
 
 def strip_markers(text: str) -> str:
-    """The text without citation markers (existing or not) and the white space before them, trimmed."""
+    """Return the text without citation markers (existing or not) and the white space before them, trimmed."""
     return _without_markers(text).strip()
 
 
@@ -123,7 +122,7 @@ def _without_markers(text: str) -> str:
 
 
 def marker_places(text: str) -> dict[str, tuple[int, ...]]:
-    """Of each marker in `text`, where it stood in `strip_markers(text)` (core.types.Citation.places)."""
+    """Return the places of each marker of `text` in `strip_markers(text)` (core.types.Citation.places)."""
     joined = _without_markers(text)
     stripped, leading = joined.strip(), len(joined) - len(joined.lstrip())
     places: dict[str, list[int]] = {}
@@ -131,7 +130,7 @@ def marker_places(text: str) -> dict[str, tuple[int, ...]]:
     for match in _MARKER.finditer(text):
         between = text[before : match.start()]
         length += len(between.rstrip())
-        # one that follows another stands where that does
+        # a marker right after another has the same place
         opens = _OPENS_LINE.search(between) is not None if between.strip() or "\n" in between else opens
         before = match.end()
         at = min(max(0, length - leading), len(stripped))
@@ -144,28 +143,30 @@ def marker_places(text: str) -> dict[str, tuple[int, ...]]:
 class Labels:
     """The documents shown so far and their markers.
 
-    [R{round}Q{query}D{document}], 1-based: round counts the turns that showed something new, query is the place of the
-    query, or of the URL, in the turn that wrote it, document the place in what it showed.
+    [R{round}Q{query}D{document}], 1-based. round counts the turns that showed something new. query is the place of the
+    query, or of the URL, in its turn. document is the place among the results that the query showed.
     """
 
     def __init__(self) -> None:
         self.documents: dict[str, Passage] = {}
-        """Every distinct document by its document_id, in the order shown; with the text of its page, once fetched."""
+        """Every distinct document by its document_id, in the order shown; includes the text of its page once that is
+        fetched."""
         self._round = 0
         self._document: dict[str, str] = {}
         """document_id by marker."""
         self._first_marker: dict[str, str] = {}
 
     def add_round(self, rows: Sequence[tuple[int, Sequence[Passage]]]) -> list[list[str]]:
-        """Label one round's (query number, passages) rows; the markers row by row. No passage at all: no round."""
+        """Label one round's (query number, passages) rows; return the markers row by row. Without any passage, no round
+        is counted."""
         if not any(passages for _, passages in rows):
             return [[] for _ in rows]
         self._round += 1
         return [[self._add(number, i, p) for i, p in enumerate(passages, start=1)] for number, passages in rows]
 
     def add_pages(self, pages: Sequence[tuple[int, Passage]]) -> list[str]:
-        """Label the pages of one turn, (place of the URL, page with what was shown of its text). A page is the document
-        with its URL, which has that text too from then on. Pages of which there is none are labelled as a round."""
+        """Label the pages of one turn, (place of the URL, page with the text shown). If a known document has a page's
+        URL, the page is that document, which gains the text. Other pages are labelled as a round."""
         keys = [self._with_url(page.url) for _, page in pages]
         for key, (_, page) in zip(keys, pages, strict=True):
             if key is not None:
@@ -182,16 +183,16 @@ class Labels:
         return marker
 
     def marker_of(self, passage: Passage) -> str:
-        """The first marker of a document that has been shown. Raises KeyError for another."""
+        """Return the first marker of a document that has been shown. Raises KeyError for an unknown document."""
         return self._first_marker[document_id(passage)]
 
     def _with_url(self, url: str) -> str | None:
-        """The first document with this URL, fragments apart."""
+        """Return the first document with this URL, ignoring fragments."""
         page = page_of(url)
         return next((key for key, p in self.documents.items() if p.url and page_of(p.url) == page), None)
 
     def cite(self, answer: str) -> tuple[Citation, ...]:
-        """The existing markers in `answer`, each once, in order."""
+        """Return the existing markers in `answer`, each once, in order."""
         return tuple(
             Citation(doc_id=key, marker=marker, text=self.documents[key].text, places=places)
             for marker, places in marker_places(answer).items()
@@ -199,12 +200,12 @@ class Labels:
         )
 
     def cited(self, citations: Sequence[Citation]) -> list[Passage]:
-        """The passages behind citations that `cite` made."""
+        """Return the passages behind citations that `cite` made."""
         return [self.documents[c.doc_id] for c in citations]
 
 
 def _joined(before: str, after: str) -> str:
-    """Both, where neither holds the other."""
+    """Join two texts, unless one contains the other."""
     return before if after in before else after if before in after else f"{before} {after}"
 
 
@@ -228,7 +229,7 @@ _QUERY_TAG = re.compile(r"</?query(?=[\s/>])[^>]*>", re.IGNORECASE)
 
 
 def normalise_query(text: str) -> str:
-    """White space folded, case folded: what makes two queries the same words."""
+    """Fold white space and case, so that equal queries compare equal."""
     return " ".join(text.split()).casefold()
 
 
@@ -243,7 +244,7 @@ class Query:
 
     @property
     def key(self) -> QueryKey:
-        """Equal for the same words asked of the same retriever in the same way."""
+        """Equal for the same words, retriever and rerank flag."""
         return (self.retriever, normalise_query(self.text), self.rerank)
 
 
@@ -254,7 +255,7 @@ class SearchAction:
 
 @dataclass(frozen=True, slots=True)
 class RerankAction:
-    """Put what was retrieved so far into a new order."""
+    """Reorder the passages retrieved so far."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -276,7 +277,7 @@ Action: TypeAlias = SearchAction | RerankAction | FetchAction | AnswerAction
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SearchTurn:
-    """What one sampled turn says. action None: it holds none."""
+    """The content of one sampled turn. action None: the turn has no action."""
 
     action: Action | None = None
     decision: Decision = "none"
@@ -285,12 +286,12 @@ class SearchTurn:
 
     @property
     def plans(self) -> bool:
-        """Whether the turn says what the policy is going to do."""
+        """Whether the turn states a plan."""
         return self.decision != "none" or bool(self.subquestions)
 
 
 class Planner:
-    """Sampled text to typed actions. Never raises, whatever the text."""
+    """Parses sampled text into typed actions. Never raises, whatever the text."""
 
     def __init__(self, tags: Tags | None = None) -> None:
         self.tags = tags or Tags()
@@ -304,7 +305,7 @@ class Planner:
         self._answer = _Element(self.tags.answer)
 
     def parse(self, text: str) -> SearchTurn:
-        """Decision, subquestions and the one action of a turn; precedence search > rerank > fetch > answer."""
+        """Return decision, subquestions and the one action of a turn; precedence search > rerank > fetch > answer."""
         if "<" not in text:
             return SearchTurn()
         text = self._think.blanked(text)
@@ -317,11 +318,12 @@ class Planner:
         )
 
     def decide(self, text: str) -> Action:
-        """The action of `text`; text without one is taken as a search for its first line."""
+        """Return the action of `text`; text without an action is taken as a search for its first line."""
         return self.parse(text).action or self.fallback(text)
 
     def fallback(self, text: str) -> SearchAction:
-        """A vdb search for the first non-empty line of `text`, cut to 256 characters; blank text gives no query."""
+        """Return a vdb search for the first non-empty line of `text`, cut to 256 characters; blank text gives no
+        query."""
         line = next((line.strip() for line in text.splitlines() if line.strip()), "")[:FALLBACK_QUERY_CHARS]
         return SearchAction(queries=(Query(text=line),) if line else ())
 
@@ -329,8 +331,9 @@ class Planner:
         return self._think.blanked(text)
 
     def with_answer(self, said: SearchTurn, text: str) -> SearchTurn:
-        """Of a policy that calls tools: the turn `said` with the answer in `text`, which is all of it but for thoughts
-        and plans, or what stands in its answer tag. What is written as another action's tag is none, and no answer."""
+        """Return the turn `said` of a policy that calls tools, with the answer in `text`: the content of the answer
+        tag, else all text except thoughts and plans. Text with another action's tag is neither an action nor an
+        answer."""
         if isinstance(said.action, AnswerAction):
             return said
         rest = self._subquestions.blanked(self._decision.blanked(self._think.blanked(text)))
@@ -338,8 +341,9 @@ class Planner:
         return replace(said, action=AnswerAction(text=rest) if is_answer else None)
 
     def is_duplicate(self, query: Query, asked: Container[QueryKey]) -> bool:
-        """Same words after white-space and case normalisation, same retriever, same rerank flag. Asking the other
-        retriever, or for a reranked answer, is a new search: it can bring new documents."""
+        """Return whether the same words, after white-space and case normalisation, were asked of the same retriever
+        with the same rerank flag. Another retriever or rerank flag makes a new search, which can bring new
+        documents."""
         return query.key in asked
 
     def _action(self, text: str) -> Action | None:
@@ -372,7 +376,7 @@ class Planner:
 
 
 class _Element:
-    """A closed element of one of these names."""
+    """Finds closed elements with one of these names."""
 
     def __init__(self, *names: str) -> None:
         either = "|".join(re.escape(name) for name in names)
@@ -383,12 +387,12 @@ class _Element:
         self._closing = tuple(f"</{name.lower()}" for name in names)
 
     def matches(self, text: str) -> Iterator[re.Match[str]]:
-        """Groups name, attributes, body."""
-        # an opening tag written a thousand times and never closed would cost a scan to the end each
+        """Yield matches with the groups name, attributes and body."""
+        # otherwise each of a thousand unclosed opening tags would cost a scan to the end
         return self._pattern.finditer(text) if self._is_closed(text) else iter(())
 
     def blanked(self, text: str) -> str:
-        """The text with a space in place of every match."""
+        """Return the text with a space in place of every match."""
         return self._pattern.sub(" ", text) if self._is_closed(text) else text
 
     def _is_closed(self, text: str) -> bool:
@@ -411,7 +415,7 @@ def _decision(body: str) -> Decision:
 
 
 def sanitised(id_: str) -> str | None:
-    """The id of a subquestion; None where nothing is left of it."""
+    """Return the cleaned id of a subquestion; None if nothing is left."""
     return _NOT_IN_ID.sub("", id_) or None
 
 
@@ -433,7 +437,7 @@ def _unbullet(line: str) -> str:
 
 
 def _subquestions(body: str) -> dict[str, str]:
-    """id: text for every line; a line without an id gets T and its place, or the next number that is free."""
+    """Return id -> text for every line; a line without an id gets T and its place, or the next free number."""
     found: dict[str, str] = {}
     for line in body.splitlines():
         text = " ".join(_unbullet(line).split())

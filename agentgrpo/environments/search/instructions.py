@@ -1,4 +1,4 @@
-"""What a policy is told that was not trained to search: the tags, the order of things, the limits."""
+"""Instructions for a policy that was not trained to search: the tags, the order of actions, the limits."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from agentgrpo.environments.search.observations import Block
 
 
 class ExampleEpisode(NamedTuple):
-    """An episode of the example."""
+    """An example episode."""
 
     question: str
     thought: str
     rounds: tuple[tuple[tuple[str, tuple[str, ...]], ...], ...]
-    """Queries, and what they find."""
+    """Queries of each round, with their results."""
     answer: str
     plan: tuple[str, ...] = ()
     """Subquestions, each with a query of the first round."""
@@ -48,7 +48,7 @@ EXAMPLES = (
     ),
 )
 LEARNED = "Answer with searches."
-"""What one is told that has learned all of it from demonstrations."""
+"""The system message for a policy that has learned the actions from demonstrations."""
 
 
 def instructions_for(
@@ -64,9 +64,9 @@ def instructions_for(
     max_queries: int,
     native: bool = False,
 ) -> str:
-    """A system message for any model. native: it calls tools, which are described to it elsewhere. web, rerank, fetch:
-    what there is to call; evaluates: the evidence of a round is rated; gate: an answer on insufficient evidence is
-    rejected; direct: one without a search is accepted; max_queries: of an episode that sets no subquestions."""
+    """Return a system message for any model. native: the model calls tools, which are described elsewhere. web, rerank,
+    fetch: actions on offer. evaluates: each round's evidence is rated. gate: answers on insufficient evidence are
+    rejected. direct: answers without a search are accepted. max_queries: limit for an episode without subquestions."""
     if native:
         return _of_calls(
             tags, evaluates=evaluates, gate=gate, direct=direct, max_turns=max_turns, max_queries=max_queries
@@ -142,7 +142,7 @@ Do not repeat a search. You have {max_turns} turns and {max_queries} queries. Se
 
 
 def examples_for(tags: Tags, *, evaluates: bool, in_turns: bool) -> tuple[Message, ...]:
-    """Whole episodes as they would stand before the question. in_turns: as Renderer.in_turns."""
+    """Return whole episodes as messages before the question. in_turns: as in Renderer."""
     messages: list[Message] = []
     for example in EXAMPLES:
         messages.append(Message(role="user", content=f"Question: {example.question}"))
@@ -155,7 +155,7 @@ def examples_for(tags: Tags, *, evaluates: bool, in_turns: bool) -> tuple[Messag
 
 
 def _said(example: ExampleEpisode, tags: Tags, *, evaluates: bool) -> Iterator[str]:
-    """The policy's turns and what is told it, in turns."""
+    """Yield the policy's turns and the observations, alternately."""
     before = f"<{tags.think}>{example.thought}</{tags.think}>\n"
     if example.plan:
         parts = "\n".join(f"T{i}: {part}" for i, part in enumerate(example.plan, start=1))
@@ -183,7 +183,7 @@ _ANSWER = (say.ANSWER_NOW, say.PLATEAU, say.LAST_CHANCE, say.NO_ACTION)
 
 
 def how(tags: Tags, sentence: str, *, native: bool = False) -> str:
-    """How what a sentence of the environment asks for is written; "" for one that asks for nothing. native: with
+    """Return how to write the action that a sentence of the environment asks for; "" if it asks for none. native: with
     calls."""
     if native:
         calls = ["call search"] * (sentence in _SEARCH) + ["write the answer without a call"] * (sentence in _ANSWER)

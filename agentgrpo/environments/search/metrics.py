@@ -34,30 +34,30 @@ COUNTED = (
     "answer_allowed",
     "tool_turns",
 )
-"""Counted as they happen. search_queries: sent (cached ones too); repeated and over-limit ones are refused, not sent.
-automatic_searches: rounds that the environment made by itself, at a dead end; nothing is paid for them.
-web_searches + vdb_searches = web_served + vdb_served = search_queries, the first pair as requested. web_calls and
-vdb_calls: the searches that they went to, cached or not: a web search that fails is one of each, and one that is over
-the episode's budget none. rerank_requested = rerank_calls + rerank_skipped, a call a query. search_limit_hits: queries
-refused because the limit was reached. forced_final_answer: the answer was given when asked for at a dead end.
-answer_allowed: accepted by the rules, not by force. tool_turns: turns that
-searched, reranked or fetched."""
+"""Counted as they happen. search_queries: queries sent, cached ones included; repeated and over-limit queries are not
+sent. automatic_searches: rounds that the environment made by itself at a dead end; the policy gets no credit for their
+gain. web_searches + vdb_searches = web_served + vdb_served = search_queries; the first pair counts the retriever
+requested, the second the one that answered. web_calls, vdb_calls: calls of a retriever, cached or not. A failed web
+search is a call of each; a search over the episode's budget is no call. rerank_requested = rerank_calls +
+rerank_skipped, one call for each query. search_limit_hits: queries refused at the limit. forced_final_answer: the
+answer was given when requested at a dead end. answer_allowed: accepted by the rules, not by force. tool_turns: turns
+that searched, reranked or fetched."""
 
 OF_CONTEXTS = ("contexts", "summaries", "recalled_searches")
-"""Where environment.context opens fresh ones: contexts of the episode, summaries that were asked for, and searches and
-pages of an older context that were repeated, and shown again without being asked for anew."""
+"""With environment.context: contexts of the episode, requested summaries, and repeated searches and pages of an older
+context that were shown again without a new call."""
 
 
 def episode_metrics(state: SearchState, *, limit: int, answered: bool) -> dict[str, float]:
-    """`limit`: the effective search limit as it stands. rounds_used is search_rounds under the name rewards use.
+    """limit: the current effective search limit. rounds_used is search_rounds under the name that rewards use.
 
     search_quality_score := evidence_sufficient_rounds / search_rounds; 0 without a round
     repeated_query_ratio := repeated / (sent + repeated + refused for the limit)
     subquestion_coverage_ratio := covered / active subquestions; 1 without any
     budget_used_ratio := search_queries / limit
-    web_fraction, rerank_rate := of the searches sent; 0 without any
-    fetched_pages := pages opened, each part of one for itself
-    useful_fetched_pages := those that are a cited document, or have its URL; the others are unnecessary
+    web_fraction, rerank_rate := shares of the searches sent; 0 without any
+    fetched_pages := pages opened; each part of a page counts
+    useful_fetched_pages := pages that are a cited document or have its URL; other pages are unnecessary
     """
     counts, rounds = state.counts, state.search_rounds
     metrics = {name: float(counts[name]) for name in COUNTED}
@@ -93,8 +93,8 @@ def episode_metrics(state: SearchState, *, limit: int, answered: bool) -> dict[s
     }
 
 
-# --- What came of it, where the task says which passages prove the answer (metadata.supporting). For evaluation: no
-# preset pays for it.
+# --- Retrieval and citations, for tasks that name the passages that prove the answer (metadata.supporting). They
+# serve evaluation only: no preset rewards them.
 
 GOLD = (
     *("has_gold", "retrieval_recall", "retrieval_recall_round_1", "retrieval_recall_round_2"),
@@ -104,7 +104,7 @@ GOLD = (
 
 
 def gold_metrics(episode: Episode) -> dict[str, float]:
-    """GOLD by name; empty where the task names no supporting passages.
+    """Return the GOLD metrics by name; {} if the task names no supporting passages.
 
     retrieval_recall := supporting passages shown / supporting passages; _round_N: shown by the end of round N
     citation_recall := supporting passages cited / supporting passages
@@ -134,7 +134,7 @@ def gold_metrics(episode: Episode) -> dict[str, float]:
     }
 
 
-# --- What eval.json reports of the search environment: right answers, and what was searched for them.
+# --- The figures of the search environment in eval.json: right answers, and the searches made for them.
 
 
 SEARCH_FIGURES = Figures(

@@ -1,8 +1,8 @@
-"""What the environment says: blocks of lines, as trusted and untrusted pieces.
+"""Observations: blocks of lines, as trusted and untrusted pieces.
 
     <information>\\n[R1Q1D1] (Title: t) text URL: u\\n[R1Q1D2] text\\n</information>
 
-Tags, labels and our own sentences are trusted; everything a document or the policy wrote is not.
+Tags, labels and our own sentences are trusted; text written by a document or the policy is not.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ SHORTFALLS = {
     "rerank": "The budget for reranking is spent.",
     "fetch": "The budget for pages is spent.",
 }
-"""What the policy is told where it does not get what it asked for. web, vdb, rerank, fetch: the episode can no longer
-pay for it."""
+"""Messages to a policy whose request cannot be served as asked. web, vdb, rerank, fetch: the episode has spent its
+budget for them."""
 UNCOVERED = "Not searched successfully yet:"
 
 _NEWLINE = Piece("\n", True)
@@ -52,8 +52,8 @@ def sentence(text: str) -> Line:
 
 
 def pieces(blocks: Iterable[Block], tags: Sequence[str]) -> tuple[Piece, ...]:
-    """The blocks, one at least, one below the other. tags: names that must not be tags in what others wrote: a passage
-    that ends its block would speak as the environment, or as the policy."""
+    """Return the pieces of one or more blocks, one below the other. tags: names that untrusted text must not use as
+    tags: a passage that closes its block could speak as the environment or the policy."""
     result: list[Piece] = []
     for tag, lines in blocks:
         result.append(Piece(f"<{tag}>\n", True))
@@ -67,7 +67,7 @@ def pieces(blocks: Iterable[Block], tags: Sequence[str]) -> tuple[Piece, ...]:
 
 
 def bare(blocks: Iterable[Block]) -> tuple[Piece, ...]:
-    """The lines of all blocks, one at least, one below the other, for a policy that writes no tags."""
+    """Return the lines of one or more blocks, one below the other, for a policy that writes no tags."""
     result: list[Piece] = []
     for _, lines in blocks:
         for line in lines:
@@ -76,27 +76,27 @@ def bare(blocks: Iterable[Block]) -> tuple[Piece, ...]:
 
 
 def document(marker: str, passage: Passage) -> Line:
-    """One passage on one line; title and URL only where there are any."""
+    """One passage on one line; with title and URL if it has them."""
     title = f" (Title: {passage.title})" if passage.title else ""
     url = f" URL: {passage.url}" if passage.url else ""
     return Piece(marker, True), Piece(f"{title} {passage.text}{url}", False)
 
 
 def nothing(number: int | None, markers: Sequence[str]) -> Line:
-    """A query that showed nothing. `markers`: of what it found that had been shown before; `number`: of the query,
-    where there are several."""
+    """Return the line for a query that showed nothing. markers: labels of its results that were shown before. number:
+    the query's number, if there are several."""
     text = f"Nothing new, see {' '.join(markers)}." if markers else "No results."
     return sentence(text if number is None else f"Query {number}: {text}")
 
 
 def repeated(number: int | None, markers: Sequence[str]) -> Line:
-    """A query that was not sent because it had been: points to what it found."""
+    """Return the line for a repeated query, which is not sent again: it points to the earlier results."""
     text = f"Already searched, see {' '.join(markers)}." if markers else "Already searched, without results."
     return sentence(text if number is None else f"Query {number}: {text}")
 
 
 def refused(number: int | None) -> Line:
-    """A query that was not sent because the limit was reached."""
+    """Return the line for a query that is not sent because the limit is reached."""
     return sentence(LIMIT_REACHED if number is None else f"Query {number}: {LIMIT_REACHED}")
 
 
@@ -113,7 +113,7 @@ def evaluation(sufficient: bool) -> Line:
 
 
 def uncovered(subquestions: Mapping[str, str]) -> list[Line]:
-    """A heading and "id: text" lines; nothing for none."""
+    """Return a heading and "id: text" lines; [] without subquestions."""
     if not subquestions:
         return []
     return [sentence(UNCOVERED), *((Piece(f"{id_}: {text}", False),) for id_, text in subquestions.items())]

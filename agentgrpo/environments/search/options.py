@@ -45,55 +45,56 @@ _AT_LEAST = {
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class SearchOptions(EnvironmentDefaults):
-    """Raises ConfigError for values out of range, for retrievers other than vdb and web and for none called vdb."""
+    """The settings. Raises ConfigError for values out of range, for retrievers other than vdb and web, and if vdb is
+    missing."""
 
     renderer: Renderer
     retrievers: Mapping[str, Retriever]
-    """"vdb" always, "web" where there is one; without it web searches are served by vdb."""
+    """Retrievers by name: vdb, and optionally web. Without web, vdb serves the web searches."""
     evidence: EvidenceJudge
     training_retrievers: TaskRetrievers | None = None
-    """What tasks of the training split are searched for in; None = the same. Retrievers of the same names."""
+    """Retrievers for tasks of the training split, with the same names; None = `retrievers`."""
     reranker: Reranker | None = None
     fetcher: PageFetcher | None = None
     context: ContextRule | None = None
-    """What becomes of an episode that outgrows its context; None = it ends as context_overflow."""
+    """How an episode that outgrows its context continues; None = the episode ends as context_overflow."""
     call_prices: Mapping[str, float] = field(default_factory=dict)
-    """Of one call by its kind (web, vdb, rerank, fetch), for the records of calls; 0.0 where there is none."""
+    """Price of one call by kind (web, vdb, rerank, fetch), for the records of calls; 0.0 for a missing kind."""
     on_turn: OnTurn | None = None
     """Awaited as on_turn(turn, "search", newly shown documents) after every search round and as on_turn(turn, None, 0)
     after an accepted or forced answer. Turns count from 0."""
 
     native_calls: bool = False
-    """The policy calls tools as its model family does, in the place of tags: search, rerank and fetch."""
+    """The policy calls the tools search, rerank and fetch as its model family does, instead of writing tags."""
     describe_tools: bool = True
-    """False: the policy has learned from demonstrations what there is to do and how it is written."""
+    """Describe the actions and their format. False: the policy has learned them from demonstrations."""
 
     system_prompt: str | None = "auto"
-    """A system message before the task's own messages; auto = instructions, or one line where the policy has learned
-    them; null = none. The question follows as "Question: ..."."""
+    """A system message before the task's own messages; auto = instructions, or one line if the policy has learned them;
+    null = no system message. The question follows as "Question: ..."."""
     examples: bool = True
-    """Show two whole episodes before the question where instructions are told."""
+    """Show whole example episodes before the question, if instructions are given."""
     tags: Mapping[str, str] | None = None
-    """Other names for tags, by their own name: {search: find}; null = none."""
+    """New names for tags, by default name: {search: find}; null = the default names."""
     max_turns: int = 5
-    """Sampled turns; one more where an answer is asked for at the end."""
+    """Sampled turns; one more if an answer is requested at the end."""
     max_context: int | None = 8192
-    """Tokens of an episode at most, prompt and all: about 1,000 of instructions and examples, and for each turn
-    rollout.max_tokens and some 700 of passages; with `context` those of one of its contexts. null = as many as the
+    """Most tokens of an episode, prompt included: about 1,000 of instructions and examples, and for each turn
+    rollout.max_tokens and some 700 of passages. With `context`, most tokens of one context. null = as many as the
     engine holds."""
     top_k: int = 5
-    """Passages a query shows."""
+    """Passages shown for a query."""
     rerank_candidates: int = 20
     """Passages the reranker chooses top_k from; at least top_k."""
     max_concurrent_queries: int = 8
-    """Live retriever and reranker requests of one episode."""
+    """Concurrent retriever and reranker requests of one episode."""
     max_url_fetch: int = 3
     """Pages fetched in one turn."""
     max_full_page_chars: int = 4096
     """Characters of one part of a fetched page."""
     require_sufficient_evidence_before_answer: bool = True
     max_answer_rejections: int = 3
-    """Answers rejected for insufficient evidence before the next one is accepted all the same."""
+    """Answers rejected for insufficient evidence before the next one is accepted anyway."""
     max_consecutive_format_errors: int = 3
     max_search_limit: int | None = None
     """Queries an episode may send; null = max_turns."""
@@ -102,16 +103,16 @@ class SearchOptions(EnvironmentDefaults):
     max_search_limit_cap: int = 10
     """... up to this limit, which never lowers max_search_limit."""
     allow_internal_knowledge_answer: bool = True
-    """Accept an answer without a search where the policy decided so (search_decision) and set no subquestion."""
+    """Accept an answer without a search if the policy decided so (search_decision) and set no subquestion."""
     deduplicate_search_results: bool = True
-    """Show a document once an episode; later finds point to its label."""
+    """Show each document once in an episode; later results point to its label."""
     evidence_plateau_min_gain: float | None = None
     """Stop searching after a round with less evidence gain, and ask for the answer; null = never stop."""
     plateau_requires_sufficient: bool = True
     force_answer_on_deadend: bool = True
-    """Where turns or searches are used up without an answer, ask for one if there is any evidence."""
+    """If turns or searches are used up without an answer, ask for one, provided that there is evidence."""
     auto_search_on_deadend: bool = True
-    """At the limit of format errors search for the question itself, if nothing was searched yet."""
+    """At the limit of format errors, search for the question itself if nothing was searched yet."""
     show_search_evaluation: bool = True
     """Tell the policy after each round whether the evidence is sufficient."""
 
@@ -127,7 +128,7 @@ class SearchOptions(EnvironmentDefaults):
             )
         if "vdb" not in self.retrievers or not self.retrievers.keys() <= {"vdb", "web"}:
             given = ", ".join(self.retrievers) or "none"
-            raise ConfigError(f"retrievers {given}: vdb, and web beside it, are allowed; configure them")
+            raise ConfigError(f"retrievers {given}: vdb is needed, and only web is allowed beside it; configure them")
         if "web" not in self.retrievers:
             _LOG.warning("no web retriever is configured: web searches will be served by vdb")
         _ = self.planner  # wrong tag names are an error of construction
@@ -141,7 +142,7 @@ class SearchOptions(EnvironmentDefaults):
         return self.retrievers if own is None or task.id not in own.task_ids else own.retrievers
 
     def opening(self, task: Task) -> list[Message]:
-        """System message, the examples, the task's own messages, the question as "Question: ..."."""
+        """Return system message, examples and the task's own messages, with the question as "Question: ..."."""
         messages = list(task.messages)
         question = next(i for i in reversed(range(len(messages))) if messages[i].role == "user")
         messages[question] = replace(messages[question], content=f"Question: {messages[question].content}")
@@ -156,18 +157,18 @@ class SearchOptions(EnvironmentDefaults):
         return messages
 
     def opened(self, messages: Sequence[Message]) -> tuple[int, ...]:
-        """Token ids of an opening."""
+        """Return the token ids of an opening."""
         if self.tool_specs is None:
             return self.renderer.open(messages)
         return cast(ToolRenderer, self.renderer).open_with_tools(messages, self.tool_specs)
 
     def num_tokens(self, messages: Sequence[Message], most: int) -> int:
-        """Of a context that opens with these; see environments.conversation.counted."""
+        """Return the tokens of a context that opens with `messages`; see environments.conversation.counted."""
         return counted(lambda: len(self.opened(messages)), size=size_of(messages), most=most, renderer=self.renderer)
 
     @cached_property
     def tool_specs(self) -> Sequence[ToolSpec] | None:
-        """On offer; None = the policy writes tags."""
+        """Tools on offer; None = the policy writes tags."""
         if not self.native_calls:
             return None
         has_pages = self.fetcher is not None
@@ -189,13 +190,13 @@ class SearchOptions(EnvironmentDefaults):
         if self.context is not None and taken >= (most := self.context.most_tokens(room)):
             raise ConfigError(
                 f"task {task.id} opens with {taken} tokens, and environment.context opens a fresh one after {most}, "
-                "so that each would have one turn; raise environment.context.max_tokens or environment.max_context, or "
-                "shorten environment.system_prompt"
+                "so each context would hold one turn; raise environment.context.max_tokens or environment.max_context, "
+                "or shorten environment.system_prompt"
             )
         if taken >= room:
             held, key = ("the engine holds", "engine") if room == max_context else ("its limit is", "environment")
             raise ConfigError(
-                f"task {task.id} opens with {taken} tokens, and {held} {room}: none is left for a turn; raise "
+                f"task {task.id} opens with {taken} tokens, and {held} {room}: no room is left for a turn; raise "
                 f"{key}.max_context (no model holds more than its own positions) or shorten "
                 "environment.system_prompt (model.describe_tools=false does where the model has learned the tags)"
             )
@@ -224,13 +225,13 @@ class SearchOptions(EnvironmentDefaults):
         )
 
     def spelled(self, sentence: str) -> str:
-        """What a policy is told, and how to write what it asks for where it has not learned that."""
+        """Return `sentence`, with how to write the action it asks for unless the policy has learned that."""
         return sentence + how(self.planner.tags, sentence, native=self.native_calls) * self.describe_tools
 
     @property
     def _shows_examples(self) -> bool:
         is_told = self.describe_tools and self.system_prompt == "auto"
-        return self.examples and is_told and not self.native_calls  # they are written in tags
+        return self.examples and is_told and not self.native_calls  # the examples are written in tags
 
     @property
     def base_search_limit(self) -> int:

@@ -1,4 +1,4 @@
-"""The queries of one episode on their way to retrievers and reranker: concurrency, cache, and web served by vdb."""
+"""Sends the queries of one episode to retrievers and reranker: concurrency, cache, and vdb in place of a failed web."""
 
 from __future__ import annotations
 
@@ -23,25 +23,27 @@ CacheKey: TypeAlias = tuple[str, str]
 
 @dataclass(slots=True, kw_only=True)
 class QueryResult:
-    """What one query brought: single-line passages, best first, at most top_k, reranked where `reranked`."""
+    """The result of one query: single-line passages, best first, at most top_k, reranked if `reranked`."""
 
     passages: list[Passage]
     served: str
-    """The retriever that answered; "vdb" for a web query where web is missing or failed."""
+    """The retriever that answered; "vdb" for a web query if web is missing or failed."""
     cached: bool
     reranked: bool = False
     detail: str = ""
     asked: tuple[str, ...] = ()
-    """The retrievers that it went to, cached or not: both for a web query whose search failed."""
+    """The retrievers that were asked, cached or not: both for a web query whose web search failed."""
     shortfalls: tuple[str, ...] = ()
-    """Names of observations.SHORTFALLS: web is served by vdb, for vdb nothing is found, rerank is left out."""
+    """Names in observations.SHORTFALLS. Without web, vdb serves the query; without vdb, nothing is found; without
+    rerank, the order stays."""
 
 
 class Retrieval:
-    """One episode's. Results are cached by (serving retriever, normalised query); failures are not.
+    """The retrieval of one episode. Results are cached by (serving retriever, normalised query); failures are not.
 
-    A vdb failure is raised as RetrieverError; a web failure is logged and its query is served by vdb. What is over the
-    episode's budget is no failure: see Found. Nothing depends on the order in which concurrent requests return.
+    A vdb failure is raised as RetrieverError; a web failure is logged and its query is served by vdb. A request over
+    the episode's budget is no failure: see QueryResult.shortfalls. Results do not depend on the order in which
+    concurrent requests return.
     """
 
     def __init__(
@@ -59,7 +61,8 @@ class Retrieval:
         self._cache: dict[CacheKey, tuple[int, list[Passage]]] = {}
 
     async def search(self, queries: Sequence[Query]) -> list[QueryResult]:
-        """One Found per query, in order. Sends what is not cached at once, then the fallbacks, then the reranks."""
+        """Return one QueryResult per query, in order. Sends the uncached queries concurrently, then the fallbacks, then
+        the reranks."""
         names = [q.retriever if q.retriever in self._retrievers else "vdb" for q in queries]
         found, errors = await self._look_up(queries, names)
         failed = {i: e for i, name in enumerate(names) if (e := errors.get(_key(name, queries[i]))) is not None}
@@ -85,7 +88,7 @@ class Retrieval:
         return found
 
     async def rerank(self, query: str, passages: Sequence[Passage]) -> list[Passage] | None:
-        """The best top_k of `passages`; None where there is no reranker or nothing to choose from. Raises
+        """Return the best top_k of `passages`; None without a reranker or with fewer than two passages. Raises
         RetrieverError, also over_budget."""
         if self._reranker is None or len(passages) < 2:
             return None
@@ -112,7 +115,8 @@ class Retrieval:
     async def _look_up(
         self, queries: Sequence[Query], names: Sequence[str]
     ) -> tuple[list[QueryResult], dict[CacheKey, RetrieverError]]:
-        """Rows for every query (empty where its request failed) and the failures, each request made once."""
+        """Return a result for every query (empty if its request failed) and the failures. Equal requests are made
+        once."""
         requests: dict[CacheKey, tuple[str, int]] = {}
         cached: list[bool] = []
         for query, name in zip(queries, names, strict=True):
@@ -152,11 +156,12 @@ class Retrieval:
 
 
 async def _all(calls: Sequence[Coroutine[Any, Any, T]]) -> list[T]:
-    """All results, in order. The first error is raised when every call has ended, so that none outlives the episode."""
+    """Return all results, in order. The first error is raised after every call has ended, so that no call outlives the
+    episode."""
     if len(calls) == 1:  # needs no task of its own
         return [await calls[0]]
     tasks = [asyncio.ensure_future(call) for call in calls]
-    # Asked of the tasks, not of what gather returns: a call may return an exception as its result.
+    # Read from the tasks, not from gather's result: a call may return an exception as its result.
     await asyncio.gather(*tasks, return_exceptions=True)
     return [task.result() for task in tasks]
 

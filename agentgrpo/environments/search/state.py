@@ -1,4 +1,4 @@
-"""What an episode knows: asked, found, judged, counted."""
+"""The state of an episode: queries, results, evidence grades, counts."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from agentgrpo.judges.base import EvidenceGrade
 
 
 class OpenedPage(NamedTuple):
-    """What was asked of a page."""
+    """A request for a page."""
 
     url: str
     """Without fragment."""
@@ -29,25 +29,25 @@ class SearchState:
     previous_queries: list[str] = field(default_factory=list)
     """Unique, as first written, in order."""
     retrieved_docs: list[Passage] = field(default_factory=list)
-    """What the policy works with: grows with every round, replaced by a rerank."""
+    """The policy's working set: grows with every round, replaced by a rerank."""
     evidence_score: float = 0.0
-    """In [0, 1]: of the last round that showed something."""
+    """Score in [0, 1] of the last round that showed something."""
     evidence_sufficient: bool = False
-    """Of the same round."""
+    """The verdict on that round."""
     evidence_gain_total: float = 0.0
     search_rounds: int = 0
-    """Rounds that sent a query, whatever came back; a rerank is none."""
+    """Rounds that sent a query, whatever came back; a rerank is not a round."""
     citations: tuple[Citation, ...] = ()
 
     asked: dict[QueryKey, tuple[Passage, ...]] = field(default_factory=dict)
-    """What each query found, before deduplication."""
+    """Results of each query, before deduplication."""
     labels: Labels = field(default_factory=Labels)
     subquestions: dict[str, str] = field(default_factory=dict)
-    """Active ones: text by id."""
+    """Active subquestions: text by id."""
     covered: set[str] = field(default_factory=set)
     """Ids of subquestions for which a query found something."""
     fetched: dict[OpenedPage, Passage] = field(default_factory=dict)
-    """The page, of each time that one was opened."""
+    """Request -> the page that it opened."""
     counts: Counter[str] = field(default_factory=Counter)
 
     @property
@@ -61,7 +61,7 @@ class SearchState:
         self.asked[query.key] = ()
 
     def judge(self, verdict: EvidenceGrade) -> float:
-        """Take in the verdict on a round that showed something; the gain max(0, its score − the score before)."""
+        """Record the verdict on a round that showed something; return the gain max(0, its score − the score before)."""
         gain = max(0.0, verdict.score - self.evidence_score)
         self.evidence_gain_total += gain
         self.evidence_score = verdict.score
@@ -69,18 +69,18 @@ class SearchState:
         return gain
 
 
-# --- What an answer needs, how much may be searched and when searching stops: pure rules over counts.
+# --- Pure rules over counts: when an answer is accepted, how much may be searched, when searching stops.
 
 
 class Ruling(StrEnum):
-    """What becomes of an answer that the policy offers."""
+    """The ruling on an answer that the policy offers."""
 
     DIRECT = "direct"
-    """Accepted without a search: the policy decided so, and nothing speaks against it."""
+    """Accepted without a search: the policy decided so, and the rules allow it."""
     ACCEPT = "accept"
-    """Accepted: the evidence is sufficient, or nobody asks for evidence."""
+    """Accepted: the evidence is sufficient, or no evidence is required."""
     FORCE = "force"
-    """Accepted although the evidence is insufficient: it has been rejected often enough."""
+    """Accepted although the evidence is insufficient: the limit of rejections is reached."""
     REJECT = "reject"
 
 
@@ -95,7 +95,7 @@ def rule_on_answer(
     require_evidence: bool,
     allow_direct: bool,
 ) -> Ruling:
-    """A direct answer only before any search, by explicit decision and without an active subquestion."""
+    """Return the ruling. A direct answer needs an explicit decision, no search before it and no active subquestion."""
     if allow_direct and decided_to_answer and search_rounds == 0 and num_subquestions == 0:
         return Ruling.DIRECT
     if evidence_sufficient or not require_evidence:
@@ -104,11 +104,11 @@ def rule_on_answer(
 
 
 def effective_search_limit(*, base: int, per_subquestion: int, cap: int, num_subquestions: int) -> int:
-    """Queries an episode may send: base, plus an allowance for every subquestion after the first, up to `cap`; never
-    less than base."""
+    """Return the queries that an episode may send: base, plus an allowance for every subquestion after the first, up to
+    `cap`; never less than base."""
     return max(base, min(base + per_subquestion * max(0, num_subquestions - 1), cap))
 
 
 def on_plateau(*, gain: float, sufficient: bool, min_gain: float | None, requires_sufficient: bool) -> bool:
-    """Whether the last round added so little evidence that another is not worth it; min_gain None = never."""
+    """Return whether the last round added too little evidence for another to be worth it; min_gain None = never."""
     return min_gain is not None and gain < min_gain and (sufficient or not requires_sufficient)

@@ -1,4 +1,4 @@
-"""What the policy's tool turns do: search rounds, reranks and fetched pages, from queries to observation blocks."""
+"""Executes the policy's tool turns: search rounds, reranks and page fetches, from queries to observation blocks."""
 
 from __future__ import annotations
 
@@ -23,25 +23,26 @@ from agentgrpo.services.page_parts import open_part
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Searched:
-    """What came of one search turn. Lines are by the position of the query in its turn."""
+    """The result of one search turn. Lines are keyed by the query's position in its turn."""
 
     shown: Mapping[int, Sequence[Line]]
-    """Of each query that was sent, or whose results are shown again: its documents, or that there are none."""
+    """For each query that was sent or whose results are shown again: its documents, or a line saying that there are
+    none."""
     refused: Mapping[int, Line]
-    """Why a query was not sent."""
+    """The reason why a query was not sent."""
     remarks: Sequence[Line] = ()
-    """What the round as a whole is told: what it did not get as it had asked for it."""
+    """Remarks on the whole round: requests that were not served as asked."""
     evaluation: Line | None = None
     uncovered: Sequence[Line] = ()
     sent: bool
-    """Whether there was a round, or every query was refused."""
+    """Whether a query was sent; False if every query was refused."""
     over_limit: bool
     """Whether a query was refused because the search limit was reached."""
     num_shown: int = 0
     plateau: bool = False
 
     def blocks(self, tags: Tags) -> list[Block]:
-        """All of it, as a policy that writes tags is told it."""
+        """Return all lines as blocks, for a policy that writes tags."""
         parts = (
             (tags.information, [line for lines in self.shown.values() for line in lines]),
             (tags.search_evaluation, [] if self.evaluation is None else [self.evaluation]),
@@ -66,10 +67,10 @@ class ToolTurns:
             max_concurrent=options.max_concurrent_queries,
         )
         self.in_sight: Contexts | None = None
-        """What the policy still sees; None = all that was shown."""
+        """The contexts, which know what the policy still sees; None = everything shown so far."""
         self.displayed: set[str] = set()
         self.opened: set[OpenedPage] = set()
-        """Ids of the documents, and the pages, that the turn in hand shows."""
+        """Ids of the documents, and the pages, shown in the current turn."""
         self.records: list[ToolRecord] = []
         self.gains: dict[int, float] = {}
 
@@ -87,9 +88,9 @@ class ToolTurns:
     async def search(
         self, queries: Sequence[Query], turn: int, *, automatic: bool = False, numbered: bool = True
     ) -> Searched:
-        """Send what is neither a repetition nor over the limit, as one round; the rest gets feedback. automatic: the
-        policy has not asked for it, and its gain is not the policy's. numbered: several queries are told apart by their
-        numbers."""
+        """Send the queries that are neither repeated nor over the limit, as one round; other queries get feedback.
+        automatic: the environment makes the round, and the policy gets no credit for its gain. numbered: lines of
+        several queries have the query's number."""
         sent, repeated, over = self._screen(queries)
         again = [i for i in repeated if any(map(self._is_hidden, self._state.asked[queries[i].key]))]
         repeated = [i for i in repeated if i not in again]
@@ -137,7 +138,8 @@ class ToolTurns:
         )
 
     def _screen(self, queries: Sequence[Query]) -> tuple[list[int], list[int], list[int]]:
-        """Positions of the queries to send, of repeated ones and of those over the limit. Repeating costs no budget."""
+        """Return the positions of queries to send, of repeated queries and of queries over the limit. Repeating costs
+        no budget."""
         sent: list[int] = []
         repeated: list[int] = []
         over: list[int] = []
@@ -157,7 +159,7 @@ class ToolTurns:
     def _take(
         self, found: dict[int, QueryResult], queries: Sequence[Query], turn: int, automatic: bool
     ) -> dict[int, list[Passage]]:
-        """Count and record what came back; the passages to show, by position of their query."""
+        """Count and record the results; return the passages to show, by position of their query."""
         state = self._state
         state.search_rounds += 1
         rows: dict[int, list[Passage]] = {}
@@ -189,7 +191,8 @@ class ToolTurns:
         return rows
 
     def _without_known(self, passages: Sequence[Passage], new: set[str]) -> list[Passage]:
-        """The documents that neither an earlier round nor this one (`new`, extended) has."""
+        """Return the passages that neither an earlier round nor this one has shown. new: ids of this round, extended
+        here."""
         if not self._options.deduplicate_search_results:
             return list(passages)
         kept = []
@@ -218,12 +221,12 @@ class ToolTurns:
         return shown
 
     def _is_hidden(self, passage: Passage) -> bool:
-        """It was shown, and the context has it no more."""
+        """Return whether the passage is no longer in the context."""
         known, id_ = self.in_sight, document_id(passage)
         return known is not None and id_ not in known.documents and id_ not in self.displayed
 
     def _shown_again(self, passages: Sequence[Passage]) -> list[Line]:
-        """Those that are hidden, under the labels they have."""
+        """Return lines for the passages that are hidden, under their labels."""
         lines: list[Line] = []
         for passage in passages:
             if self._is_hidden(passage):
@@ -235,7 +238,7 @@ class ToolTurns:
         return list(dict.fromkeys(self._state.labels.marker_of(p) for p in passages))
 
     async def _evaluate(self, rows: dict[Query, list[Passage]]) -> float:
-        """The round's evidence gain. A round that showed nothing is insufficient and changes nothing else."""
+        """Return the round's evidence gain. A round that showed nothing is insufficient and changes nothing else."""
         state = self._state
         if not any(rows.values()):
             state.counts["evidence_insufficient_rounds"] += 1
@@ -256,7 +259,7 @@ class ToolTurns:
         return state.judge(verdict)
 
     async def rerank(self, turn: int) -> list[Block]:
-        """Order what was retrieved by the question and keep the best top_k, under the labels they have."""
+        """Rerank the retrieved passages by the question and keep the best top_k, under their labels."""
         state = self._state
         state.counts["rerank_requested"] += 1
         why = say.NOTHING_TO_RERANK
@@ -279,7 +282,7 @@ class ToolTurns:
 
     async def fetch(self, action: FetchAction, turn: int) -> list[Block]:
         """Show the first max_url_fetch pages, or the wanted part of them, that have not been shown. A page that fails
-        is the page's failure and gets feedback; a fetcher that raises is a RetrieverError."""
+        gets feedback; a fetcher that raises is a RetrieverError."""
         state, options = self._state, self._options
         fresh: dict[OpenedPage, str] = {}
         for url in action.urls:

@@ -1,9 +1,9 @@
-"""The tool environment: what a policy calls tools in before it answers, within limits.
+"""The tool environment: the policy calls tools before it answers, within limits.
 
-    turn -> call all, side by side -> replies
+    turn -> all calls, side by side -> replies
 
-What a turn means is the renderer's business, what a call comes to the toolbox's. Environments of a user's own build on
-it: see environments.own.
+The renderer parses turns, and the toolbox makes the calls. Users' own environments build on this one: see
+environments.own.
 """
 
 from __future__ import annotations
@@ -41,22 +41,22 @@ _AT_LEAST = {
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class ToolEnvironments(EnvironmentDefaults):
-    """Implements environments.factory.EnvironmentFactory. Raises ConfigError for values out of range and for tools
-    whose schemas are none.
+    """Implements environments.factory.EnvironmentFactory. Raises ConfigError for values out of range and for tools with
+    invalid schemas.
 
-    Malformed calls, unknown tools, wrong arguments and turns without an action are the policy's own, and are told to
-    it; so are a tool's timeouts and errors. A tool whose infrastructure fails raises its EpisodeError.
+    Malformed calls, unknown tools, wrong arguments and turns without an action are the policy's mistakes and are
+    reported to it, as are a tool's timeouts and errors. A tool whose infrastructure fails raises its EpisodeError.
     """
 
     name = "tools"
     pays_itself = True
-    """Its tasks need no answers, where tests say what an episode is worth."""
+    """Its tasks need no reference answers if hidden tests give the reward."""
     renderer: ToolRenderer
     tools: Mapping[str, Tool]
-    """By the names that the policy calls them by; there may be none."""
+    """Tools by the name that the policy uses; may be empty."""
     workspaces: Workspaces
     prices: Mapping[str, float] = field(default_factory=dict)
-    """Of one call, by tool, in place of the environment's own (see figures)."""
+    """Price of one call, by tool, in place of the environment's own (see figures)."""
 
     system_prompt: str | None = None
     """Put before the task's own messages as a system message; null = none."""
@@ -67,19 +67,19 @@ class ToolEnvironments(EnvironmentDefaults):
     min_context_left: int = 100
     """No turn is sampled with fewer tokens left."""
     tool_timeout_s: float = 30.0
-    """Of one attempt at one call; past it the policy is told so."""
+    """Seconds for one attempt at a call; a timeout is reported to the policy."""
     max_tool_output_tokens: int = 500
     max_concurrent_tools: int = 32
-    """Calls of one tool under way at once, of all episodes."""
+    """Concurrent calls of one tool, over all episodes."""
     tool_retries: int = 1
     """Further attempts, with the same arguments, at a call whose infrastructure failed."""
     max_calls: int | None = None
-    """Calls an episode may make; the others are refused. null = any number."""
+    """Calls that an episode may make; further ones are refused. null = any number."""
     max_consecutive_format_errors: int = 3
     tests: HiddenTests | None = None
-    """Runs the tests that each task brings along on what the workspace has at the end; null = nobody does."""
+    """Runs each task's hidden tests on the workspace at the end; null = no tests."""
     parallel_calls: bool = True
-    """Make the calls of one turn side by side, but for those of tools that write into the workspace."""
+    """Make the calls of one turn side by side, except calls of tools that write into the workspace."""
 
     def __post_init__(self) -> None:
         for name, least in _AT_LEAST.items():
@@ -90,7 +90,7 @@ class ToolEnvironments(EnvironmentDefaults):
             raise ConfigError(f"environment.tool_timeout_s {self.tool_timeout_s}: more than 0 is allowed; raise it")
         _ = self.toolbox  # a tool without a proper schema is an error of construction
         if self.tests is not None:
-            _ = self.tests.sandbox  # and so is one that cannot hold
+            _ = self.tests.sandbox  # and so is a sandbox that does not hold here
 
     @cached_property
     def figures(self) -> Figures:
@@ -115,7 +115,7 @@ class ToolEnvironments(EnvironmentDefaults):
         return self.opened(task.messages)
 
     def opened(self, messages: Sequence[Message]) -> list[Message]:
-        """The system prompt, where `messages` do not open with one of their own, then these."""
+        """Return `messages` after the system prompt, unless they begin with a system message."""
         if self.system_prompt is None or (messages and messages[0].role == "system"):
             return list(messages)
         return [Message(role="system", content=self.system_prompt), *messages]
@@ -128,9 +128,9 @@ class ToolEnvironments(EnvironmentDefaults):
         taken = self._opening_tokens(task, room)
         if room - taken < self.min_context_left:
             raise ConfigError(
-                f"task {task.id} opens with {taken} tokens, tools included: of "
-                f"environment.max_context={self.max_context} (the engine holds {max_context}) fewer than "
-                f"environment.min_context_left={self.min_context_left} are left for a turn; raise the lower of the two "
+                f"task {task.id} opens with {taken} tokens, tools included: "
+                f"environment.max_context={self.max_context} (the engine holds {max_context}) leaves fewer than "
+                f"environment.min_context_left={self.min_context_left} for a turn; raise the lower of the two "
                 "(no model holds more than its own positions), lower the second, or offer fewer tools"
             )
 
@@ -176,14 +176,14 @@ class ToolEnvironment:
         self.workspace: EpisodeWorkspace = options.workspaces.open(
             attempt.task, seed=attempt.seed, attempt=attempt.number
         )
-        """The attempt's own: its directory is made when it is first asked for, with the task's files in it."""
+        """The attempt's own workspace: its directory is made at first use, with the task's files in it."""
         self.state = ToolState()
 
     async def reset(self, task: Task) -> Observation:
         return self.opening(self.options.opening(task))
 
     def opening(self, messages: Sequence[Message]) -> Observation:
-        """The first observation: `messages`, and all tools on offer."""
+        """Return the first observation: `messages`, and all tools on offer."""
         return Observation(messages=messages, tools=self.options.toolbox.specs, metrics=self._metrics())
 
     async def step(self, turn: Turn) -> Observation:
@@ -211,7 +211,8 @@ class ToolEnvironment:
         )
 
     async def score(self, episode: Episode) -> Scores:
-        """What the task's own tests say, where they are run; all else has been measured on the way."""
+        """Return the result of the task's hidden tests, if they are run; other metrics are measured during the
+        episode."""
         tests = self.options.tests
         if tests is None:
             return {}
@@ -219,7 +220,7 @@ class ToolEnvironment:
         return {"reward": found.share, **found.metrics}
 
     async def close(self) -> None:
-        """The workspace is removed."""
+        """Remove the workspace."""
         await self.workspace.__aexit__()
 
     async def _call(self, calls: Sequence[AnyCall], turn: int) -> list[ToolReply]:

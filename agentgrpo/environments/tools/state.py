@@ -1,4 +1,4 @@
-"""What a tool episode knows: its calls, its answer, its counts."""
+"""The state of a tool episode: its calls, its answer, its counts."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class ToolState:
     records: list[ToolRecord] = field(default_factory=list)
     answer: str | None = None
     format_errors: int = 0
-    """In a row."""
+    """Format errors in a row."""
     counts: Counter[str] = field(default_factory=Counter)
     is_looping: bool = False
     made: Counter[str] = field(default_factory=Counter)
@@ -32,7 +32,7 @@ class ToolState:
     """How often the last call was made in a row."""
 
     def note(self, calls: Sequence[AnyCall], records: Sequence[ToolRecord], *, num_refused: int) -> None:
-        """One turn's calls, and how each ended; the last `num_refused` were over the limit of calls."""
+        """Record one turn's calls and their outcomes; the last `num_refused` were over the call limit."""
         self.records.extend(records)
         self.counts["tool_turns"] += 1
         self.counts["call_limit_hits"] += num_refused
@@ -47,12 +47,12 @@ class ToolState:
 
 
 def _identity(call: AnyCall) -> str:
-    """Equal for the same tool and arguments, in whatever order they were written."""
+    """Return a key that is equal for the same tool and arguments, in any order."""
     if isinstance(call, MalformedCall):
         return f"malformed {call.text}"
     try:
         return f"{call.name} {json.dumps(call.arguments, sort_keys=True)}"
-    except RecursionError:  # a bottomless nest of brackets
+    except RecursionError:  # brackets nested too deeply
         return f"{call.name} too deep"
 
 
@@ -66,14 +66,15 @@ _POLICY_FAULTS = (Outcome.INVALID_ARGS, Outcome.TOOL_NOT_FOUND)
 
 
 def episode_metrics(state: ToolState, *, tools: Sequence[str]) -> dict[str, float]:
-    """tools: the names of all that there are.
+    """tools: the names of all tools.
 
-    tool_calls := calls of any kind, as the policy wrote them; calls/<tool>: those of it, failures/<tool>: of these
+    tool_calls := calls of any kind, as the policy wrote them
+    calls/<tool>, failures/<tool> := calls of one tool, and its failed calls
     failed_calls := calls whose outcome is not success
     invalid_calls := failed calls that are the policy's fault: malformed, unknown tool, wrong arguments, over the limit
     tool_success := successful calls / calls; 1 without any
     looping := 1 after three identical calls in a row
-    truncated_outputs := results of which the policy saw only the beginning
+    truncated_outputs := results that were cut, so that the policy saw only the beginning
     """
     records = state.records
     failed = [r for r in records if r.outcome is not Outcome.SUCCESS]
@@ -92,14 +93,14 @@ def episode_metrics(state: ToolState, *, tools: Sequence[str]) -> dict[str, floa
     return metrics
 
 
-# --- What eval.json reports of the tool environment: tasks solved, and what was called for them.
+# --- The figures of the tool environment in eval.json: tasks solved, and the calls made for them.
 
 PRICE = 0.01
-"""Of one call of a tool for which run.eval.prices has none: no call is free unless it is said to be."""
+"""Price of one call of a tool without a price in run.eval.prices: no call is free unless it is set to be."""
 
 
 def tool_figures(tools: Sequence[str], quality: str | None = None) -> Figures:
-    """tools: the names of all that there are. quality: the metric that says how good an episode is; None = the judge's
+    """tools: the names of all tools. quality: the metric that says how good an episode is; None = the judge's
     grade."""
     best = quality or "success"
     counts = {name: f"calls/{name}" for name in tools}

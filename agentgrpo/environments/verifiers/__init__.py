@@ -1,7 +1,7 @@
-"""Environments of verifiers: a package by its id, in a process of its own.
+"""Environments of the library verifiers: a package, loaded by its id in a separate process.
 
-worker.py        the process: a script of verifiers and the standard library, in an interpreter of the user's choice
-process.py       what asks it
-dataset.py       its rows as tasks
+worker.py        the process: a script that needs only verifiers, in an interpreter that the user chooses
+process.py       the client of that process
+dataset.py       the package's rows as tasks
 environment.py   the factory: a rollout is a program that asks the episode's endpoint
 """

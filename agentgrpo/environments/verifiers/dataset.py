@@ -1,4 +1,4 @@
-"""The rows of an environment of verifiers as tasks."""
+"""The rows of a verifiers environment as tasks."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from agentgrpo.tasks.questions.splitting import Shares
 
 
 class VerifiersRows:
-    """A TaskDataset. The evaluation rows of the package are the test split, where it has some; dev, and test where it
-    has none, are shares of the others."""
+    """A TaskDataset. The package's evaluation rows, if it has any, are the test split. Dev is a share of the training
+    rows; so is test if there are no evaluation rows."""
 
     def __init__(
         self,
@@ -27,7 +27,7 @@ class VerifiersRows:
         test_fraction: float = 0.2,
         seed: int = 0,
     ) -> None:
-        """id, args, python: as those of environment=verifiers. Raises ConfigError."""
+        """id, args, python: as in environment=verifiers. Raises ConfigError."""
         found = rows(id, args or {}, python)
         shares, filled = Shares(dev=dev_fraction, test=test_fraction, seed=seed), ["test"] if found["eval"] else []
         self._splits: dict[str, list[Task]] = {name: [] for name in SPLITS}
@@ -35,7 +35,7 @@ class VerifiersRows:
             self._splits[shares.split_of(str(index), filled)].append(_task(id, "train", index, row))
         self._splits["test"] += [_task(id, "eval", index, row) for index, row in enumerate(found["eval"])]
         if not self._splits["train"]:
-            raise ConfigError(f"task.id={id} has {len(found['train'])} rows, and none of them is left to train on")
+            raise ConfigError(f"task.id={id} has {len(found['train'])} rows, and no row is left to train on")
         self.fingerprint = hash_of("verifiers", id, [[t.id for t in tasks] for tasks in self._splits.values()], found)
 
     def split(self, name: str) -> Sequence[Task]:
@@ -60,7 +60,7 @@ def _task(id: str, split: str, index: int, row: Mapping[str, Any]) -> Task:
 
 
 def _messages(prompt: Any) -> tuple[Message, ...]:
-    """To look at: what the policy is shown is the package's business."""
+    """Return a prompt for display only; the package prompts the policy itself."""
     said = [prompt] if isinstance(prompt, str) else prompt
     texts = [m if isinstance(m, str) else str(m.get("content") or "") for m in said]
     return (Message(role="user", content="\n".join(filter(None, texts)) or "(no text)"),)

@@ -1,4 +1,4 @@
-"""An environment of verifiers: its own rollouts ask the policy, its own rubric says what they are worth."""
+"""A verifiers environment: its own rollouts ask the policy, and its own rubric scores them."""
 
 from __future__ import annotations
 
@@ -14,29 +14,29 @@ from agentgrpo.renderers.base import ToolRenderer
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class VerifiersEnvironments(EndpointEnvironments):
-    """Raises ConfigError for an interpreter that is not there."""
+    """Environments of one package. Raises ConfigError if the interpreter does not exist."""
 
     name: ClassVar[str] = "verifiers"
     takes_posts: ClassVar[bool] = False
 
     renderer: ToolRenderer
     id: str
-    """Of the installed package, as verifiers.load_environment takes it."""
+    """Id of the installed package, as verifiers.load_environment takes it."""
     args: Mapping[str, Any] = field(default_factory=dict)
-    """Of its load_environment."""
+    """Arguments of its load_environment."""
     python: str | None = None
-    """The interpreter that has verifiers and the package; null = the one that runs this."""
+    """The interpreter that has verifiers and the package; null = the current one."""
     start_timeout_s: float = 120.0
-    """Until the process that holds it answers."""
+    """Seconds until the package's process must answer."""
     reward_range: tuple[float, float] | None = None
-    """Between which numbers the rubric's reward must be; an attempt that it puts out of it has failed. null = any."""
+    """Allowed range of the rubric's reward; an attempt outside it has failed. null = any number."""
 
     @cached_property
     def program(self) -> VerifiersProgram:
         return VerifiersProgram(self.id, self.args, self.python, start_timeout_s=self.start_timeout_s)
 
     async def probe(self) -> None:
-        """Raises EnvironmentFailure where the process does not come up."""
+        """Raises EnvironmentFailure if the process does not start."""
         await self.program.ready()
 
     async def close(self) -> None:

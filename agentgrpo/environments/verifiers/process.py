@@ -1,4 +1,4 @@
-"""What asks the process that an environment of verifiers lives in."""
+"""The client of the process that runs a verifiers environment."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ from agentgrpo.environments.verifiers import worker
 
 MODEL = "policy"
 SPLIT, INDEX = "verifiers_split", "verifiers_index"
-"""Columns of a task: which row it is."""
+"""Columns of a task that identify its row."""
 _SHOWN = 400
 _MAX_LINE = 16 * 2**20
 
 
 def rows(id: str, arguments: Mapping[str, Any], python: str | None) -> Mapping[str, Sequence[Mapping[str, Any]]]:
-    """The rows of the package's own splits, "train" and "eval". Raises ConfigError where it cannot be loaded."""
+    """Return the rows of the package's own splits, "train" and "eval". Raises ConfigError if it cannot be loaded."""
     asked = subprocess.run(
         _argv(id, python), env={**os.environ, **_handed(arguments)}, capture_output=True, check=False
     )
@@ -35,7 +35,7 @@ def rows(id: str, arguments: Mapping[str, Any], python: str | None) -> Mapping[s
     try:
         found = json.loads(asked.stdout)
     except ValueError:
-        found = None  # why is on its other output
+        found = None  # its standard error has the reason
     if found is not None and asked.returncode == 0:
         return found
     said = asked.stderr.decode("utf-8", "replace").strip().splitlines()
@@ -60,10 +60,10 @@ def _argv(id: str, python: str | None) -> list[str]:
 
 
 class VerifiersProgram:
-    """Implements environments.program.program.Program: a rollout of the package's own, which its rubric scores."""
+    """Implements environments.program.program.Program: a rollout of the package, scored by its rubric."""
 
     def __init__(self, id: str, arguments: Mapping[str, Any], python: str | None, *, start_timeout_s: float) -> None:
-        """Raises ConfigError for an interpreter that is not there."""
+        """Raises ConfigError if the interpreter does not exist."""
         self._base, self._id = _argv(id, python), id
         self._folder = tempfile.mkdtemp(prefix="agentgrpo-verifiers-")
         weakref.finalize(self, shutil.rmtree, self._folder, ignore_errors=True)

@@ -1,9 +1,9 @@
-"""The process that an environment of verifiers lives in: a script of verifiers and the standard library alone, so that
-the interpreter may be one that has other packages than the trainer's.
+"""The process that runs a verifiers environment: a script that needs only verifiers and the standard library, so that
+its interpreter may have other packages than the trainer's.
 
-    worker.py ID ARGUMENTS            prints the rows as a line of JSON, {"train": [...], "eval": [...]}
-    worker.py ID ARGUMENTS SOCKET     plays rollouts, each on a connection of its own: a line with the row and the base
-                                      URL in, a line with the reward out. Closing the connection stops the rollout.
+    worker.py ID            prints the rows as a line of JSON, {"train": [...], "eval": [...]}
+    worker.py ID SOCKET     plays rollouts, each on a separate connection: a line with the row and the base
+                            URL in, a line with the reward out. Closing the connection stops the rollout.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from typing import Any
 
 KEY = "AGENTGRPO_ENDPOINT_KEY"
 ARGUMENTS = "AGENTGRPO_ARGUMENTS"
-"""The variable with the package's arguments, which may hold secrets: every user can list the words of a process."""
+"""The variable with the package's arguments. They may hold secrets, and every user can list the words of a process."""
 _LINE = 16 * 2**20
 
 
@@ -29,13 +29,13 @@ def load(name: str, arguments: dict[str, Any]) -> Any:
     if not hasattr(verifiers, "load_environment"):
         raise SystemExit(
             f"verifiers {verifiers.__version__} has no load_environment; packages with a rubric need verifiers<0.2: "
-            "pip install 'verifiers<0.2', in an environment of its own that environment.python names"
+            "pip install 'verifiers<0.2', in a separate environment that environment.python names"
         )
     return verifiers.load_environment(name, **arguments)
 
 
 def rows_of(environment: Any) -> dict[str, list[Any]]:
-    """Without an evaluation set of its own there are none for that."""
+    """Return the rows; "eval" is empty if the environment has no evaluation set of its own."""
     train = [dict(row) for row in environment.get_dataset()]
     environment.build_eval_dataset()
     own = environment.eval_dataset is not None and environment.eval_dataset is not environment.dataset
@@ -50,7 +50,7 @@ class _Rollouts:
         self._rows = rows_of(environment)
 
     async def answer(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """A client that leaves says nothing more: that is how its rollout is stopped."""
+        """Play one rollout; it is stopped when its client disconnects."""
         with suppress(ConnectionError):
             line = await reader.readline()
             if line:
@@ -85,7 +85,7 @@ class _Rollouts:
 
 
 def _plain(value: Any) -> Any:
-    """A number of numpy's or torch's as one of Python's."""
+    """Return a number of numpy or torch as Python's, any other value as text."""
     return value.item() if hasattr(value, "item") else str(value)
 
 
@@ -100,7 +100,7 @@ def _last(completion: Any) -> str | None:
 
 
 async def serve(rollouts: _Rollouts, socket: str) -> None:
-    # A child that an environment forks, and that comes back to this loop, would answer in its place.
+    # A child that an environment forks and that returns to this loop would answer in its parent's place.
     os.register_at_fork(after_in_child=partial(asyncio.get_running_loop().call_soon, os._exit, 1))
     server = await asyncio.start_unix_server(rollouts.answer, socket, limit=_LINE)
     async with server:
@@ -112,7 +112,7 @@ def main(name: str, *socket: str) -> None:
     os.environ[KEY] = "agentgrpo"
     os.environ["NO_PROXY"] = os.environ["no_proxy"] = ",".join(filter(None, [os.environ.get("NO_PROXY"), "127.0.0.1"]))
     out = os.dup(1)
-    os.dup2(2, 1)  # what packages print is none of ours
+    os.dup2(2, 1)  # output of packages goes to standard error
     sys.path.append(str(Path.cwd()))
     environment = load(name, json.loads(arguments))
     if socket:

@@ -1,11 +1,11 @@
-"""Is what was found enough to answer from? Judges of search rounds, of one contract (judges.base.EvidenceJudge).
+"""Judges of search rounds: is the evidence enough to answer from? Their interface is judges.base.EvidenceJudge.
 
 lexical     reads: by words that question and passages share, along chains of passages; the default
-embedding   the same, with an embedder that knows other words for those of the question
-heuristic   counts; it reads nothing
+embedding   like lexical, with an embedder that finds other words with the meaning of the question's
+heuristic   counts, without reading
 gold        knows which passages prove the answer; for evaluation
 llm         a language model reads
-reranker    a cross-encoder, or a model of entailment, reads
-chains.py, rarity.py, alike.py   what lexical and embedding read with
-measure.py  how well any of them tells found from not found
+reranker    a cross-encoder, or an entailment model, reads
+chains.py, rarity.py, alike.py   used by lexical and embedding
+measure.py  how well a judge tells sufficient from insufficient evidence
 """

@@ -1,4 +1,4 @@
-"""How nearly words say the same, as an embedder sees it: cosines, brought to one scale for all embedders."""
+"""How similar in meaning words are, by an embedder: cosines, converted to one scale for all embedders."""
 
 from __future__ import annotations
 
@@ -19,26 +19,26 @@ UNLIKE = (
     *("prayer", "valley", "ticket", "hammer", "storm", "teacher", "silver", "dance", "pocket", "forest"),
     *("crime", "button", "ocean", "answer", "leather", "rapid", "music", "shadow", "border", "candle"),
 )
-"""English words of which hardly two have to do with each other."""
+"""English words that have hardly anything to do with each other."""
 MIDPOINT, SLOPE = 1.75, 2.0
-"""Of the curve, in standard deviations of unlike words: half alike is what one pair of them in 20 reaches by chance."""
+"""The curve's parameters, in standard deviations of unlike words: 1 pair in 20 of them reaches 0.5 by chance."""
 _CACHED = 2**14
 _DIGITS = 5
-"""Decimals of a share that count: noise of floating point decides nothing."""
+"""Decimals to which a share is rounded, so that floating-point noise decides nothing."""
 
 
 class Alikeness:
-    """In [0, 1], 1 for the same word:
+    """The similarity of two words in [0, 1], 1 for the same word:
 
         1 / (1 + exp(-slope * (cosine - midpoint)))
 
-    Cosines of one embedder are on another scale than those of the next: unlike words are near 0.28 for MiniLM and near
-    0 for hashed ones. So midpoint = mean + 1.75 deviations and slope = 2 / deviation of the cosines of all pairs of
-    UNLIKE, and no text of the task or gold answer plays a part."""
+    Cosines of different embedders have different scales: those of unlike words are near 0.28 for MiniLM and near 0 for
+    hashed embeddings. So midpoint = mean + 1.75 deviations and slope = 2 / deviation of the cosines of all pairs of
+    UNLIKE. No text of the task and no gold answer plays a part."""
 
     def __init__(self, embedder: Embedder, *, midpoint: float | None = None, slope: float | None = None) -> None:
-        """midpoint: the cosine of half alike. slope: of the curve, there times 4. null = by UNLIKE. Raises
-        ConfigError."""
+        """midpoint: the cosine with the similarity 0.5. slope: 4 times the slope of the curve there. null = computed
+        from UNLIKE. Raises ConfigError."""
         if midpoint is not None and not -1 < midpoint < 1:
             raise ConfigError(f"environment.evidence.midpoint={midpoint}; a cosine between -1 and 1, or null")
         if slope is not None and not (math.isfinite(slope) and slope > 0):
@@ -48,7 +48,8 @@ class Alikeness:
         self._lock = RLock()
 
     def __call__(self, words: Sequence[str], phrases: Sequence[str]) -> Shares:
-        """[words, phrases]. Raises what the embedder raises, and ConfigError where it tells no words apart."""
+        """The similarities, [words, phrases]. Raises the embedder's errors, and ConfigError if the embedder gives all
+        unlike words the same cosine."""
         with self._lock:
             midpoint, slope = self.curve
             cosines = self._cosines(words, phrases)
@@ -76,7 +77,7 @@ class Alikeness:
             if len(known) + len(missing) > _CACHED:
                 known.clear()
                 missing = list(dict.fromkeys([*rows, *columns]))
-            # Both sides are asked for as queries: of these a vector does not depend on what else is asked.
+            # Both sides are embedded as queries, whose vectors do not depend on the other texts of the batch.
             vectors = query_vectors(self._embedder, missing)
             lengths = np.sqrt(np.square(vectors).sum(axis=1, keepdims=True))
             known.update(zip(missing, vectors / np.where(lengths > 0, lengths, 1), strict=True))

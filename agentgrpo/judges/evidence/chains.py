@@ -1,4 +1,4 @@
-"""Reads what passages say against a question: chains of passages that cover its words."""
+"""Reads passages against a question: chains of passages that cover its words."""
 
 from __future__ import annotations
 
@@ -22,21 +22,21 @@ from agentgrpo.retrieval.rerank import FUNCTION_WORDS
 
 Shares = npt.NDArray[np.float64]
 _ASKING = frozenset({"thing", "things", "word", "words", "name", "names", "called", "mean", "means", "meaning"})
-"""Words by which a question says what kind of answer it wants; no passage has to say them."""
+"""Words with which a question names the kind of answer; passages need not contain them."""
 _MAX_CHAINS = 2000
-"""Of one verdict; short ones are tried first."""
+"""Maximum chains of one verdict; short chains are tried first."""
 _CACHED_TEXTS = 4096
 
 
 _MAX_WINDOW = 2
-"""Words of a passage that together may say one of the question."""
+"""Maximum words of a passage that together may cover one word of the question."""
 _LEAST_ALIKE = 0.2
-"""Less covers nothing: chains would grow by chance."""
+"""A smaller similarity covers nothing, because chains would grow by chance."""
 
 
 class Alike(Protocol):
     def __call__(self, words: Sequence[str], phrases: Sequence[str]) -> Shares:
-        """[words, phrases] in [0, 1]: how nearly they say the same."""
+        """The similarities of meaning in [0, 1], [words, phrases]."""
         ...
 
 
@@ -45,44 +45,44 @@ class _Word(NamedTuple):
     surface: str
     """In lower case."""
     is_name: bool
-    """It has a capital, and does not begin the text."""
+    """The word has a capital and does not begin the text."""
 
 
 class _Asked(NamedTuple):
-    """A word of the question that passages have to say."""
+    """A word of the question that passages have to contain."""
 
     stem: str
     weight: float
     times: int
-    """The kind of the kind of a cat is told by two passages."""
+    """Occurrences in the question: "the kind of the kind of a cat" needs two passages."""
     meaning: str
-    """The word as it is written; "" of a name or a number, which nothing else can stand for."""
+    """The word as written; "" for a name or a number, which no other word can replace."""
 
 
 class _Reading(NamedTuple):
     """A passage, read for one question."""
 
     cover: tuple[float, ...]
-    """Of each asked word."""
+    """The coverage of each asked word."""
     words: frozenset[str]
     new: frozenset[str]
-    """Rare words that the question does not have: what an answer, or the next passage of a chain, is known by."""
+    """Rare words that the question does not have: candidates for the answer, or for the link to the next passage."""
 
 
 class _Chain(NamedTuple):
-    """Passages, each of which goes on from what the one before has brought up."""
+    """Passages, each of which contains a new word of the one before."""
 
     passages: tuple[int, ...]
     cover: tuple[float, ...]
     told: frozenset[str]
     """New words of all passages but the last."""
     new: frozenset[str]
-    """Those that only the last has."""
+    """New words that only the last passage has."""
 
 
 class Chains:
-    """Reads passages against a question: LexicalEvidence has the formula. With `alike` a word of the question is also
-    covered, in part, by what means about the same: EmbeddingEvidence says how."""
+    """Reads passages against a question: LexicalEvidence has the formula. With `alike`, words of similar meaning cover
+    a word of the question in part, too: see EmbeddingEvidence."""
 
     def __init__(
         self,
@@ -94,7 +94,7 @@ class Chains:
         thesaurus: Mapping[str, Sequence[str]] | None,
         alike: Alike | None = None,
     ) -> None:
-        """As of the judges. Raises ConfigError."""
+        """Arguments: see LexicalEvidence and EmbeddingEvidence. Raises ConfigError."""
         if not (math.isfinite(min_rarity) and 0 < min_rarity <= 1):
             raise ConfigError(f"environment.evidence.min_rarity={min_rarity}; above 0 and up to 1 is allowed")
         if max_hops < 1:
@@ -113,7 +113,7 @@ class Chains:
     def grade(
         self, question: str, results: Sequence[QueryResults], seen: Sequence[Passage], *, min_score: float
     ) -> EvidenceGrade:
-        """Of all that was `seen`; each query of the round counts as sufficient where its own passages cover it."""
+        """Grade all passages `seen`. A query of the round counts as sufficient if its own passages cover it."""
         score = self.score(question, seen)
         queries = sum(self.score(r.query, r.passages) >= min_score for r in results)
         return EvidenceGrade(sufficient=score >= min_score, score=score, num_sufficient_queries=queries)
@@ -174,7 +174,7 @@ class Chains:
     def _with_alike(
         self, alike: Alike, asked: Sequence[_Asked], texts: Sequence[str], readings: Sequence[_Reading]
     ) -> list[_Reading]:
-        """The readings, with what is said in other words. `alike` is asked once for all of them."""
+        """The readings, with the coverage by words of similar meaning added by one call of `alike`."""
         rows = [i for i, word in enumerate(asked) if word.meaning]
         said = {word.stem for word in asked}
         windows = [
@@ -195,7 +195,7 @@ class Chains:
         return found
 
     def _chains(self, asked: Sequence[_Asked], readings: Sequence[_Reading]) -> Iterator[_Chain]:
-        """Those of one passage first, then those of two, ..."""
+        """Chains of one passage first, then chains of two, ..."""
         longest = [_Chain((i,), r.cover, frozenset(), r.new) for i, r in enumerate(readings) if any(r.cover)]
         for _ in range(self._max_hops):
             yield from longest
@@ -211,8 +211,9 @@ class Chains:
 
 
 def _windows(words: Sequence[_Word], said: set[str]) -> list[tuple[range, str]]:
-    """Places and text of what may say a word of the question in other words: no name, no word that the question has
-    itself (`said`, stems), and not a function word alone ("is from" may say what "makes" does)."""
+    """(places, text) of the passage's phrases that may express a word of the question in other words. A phrase has no
+    name and no word of the question itself (`said`, stems). It is not a single function word, but may have two: "is
+    from" can mean "makes"."""
     free = [word.surface.isalpha() and not word.is_name and word.stem not in said for word in words]
     found = []
     for first in range(len(words)):
@@ -226,7 +227,7 @@ def _windows(words: Sequence[_Word], said: set[str]) -> list[tuple[range, str]]:
 
 
 def _matched(shares: Shares, places: Sequence[range], missing: Sequence[bool]) -> Iterator[tuple[int, float]]:
-    """(row, share) of the best pairs first: a row that is `missing` and a window, no place of which is taken."""
+    """(row, share) of matched pairs, the best first. A pair is a `missing` row and a window whose places are free."""
     open_rows = {row for row, is_missing in enumerate(missing) if is_missing}
     taken: set[int] = set()
     for pair in np.argsort(-shares, axis=None, kind="stable"):

@@ -1,4 +1,4 @@
-"""Reads as the lexical judge does, and knows other words for the question's own: those that an embedder puts near."""
+"""Reads like the lexical judge, but also accepts other words that an embedder places near the question's words."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ MIN_RARITY, MIN_RARITY_WITHOUT_CORPUS = 0.5, 0.25
 class EmbeddingEvidence:
     """LexicalEvidence with one more way to cover a word of the question:
 
-        covered  also the share, in [0, 1], to which one or two words of the passage mean what it does (Alikeness)
+        covered  also the similarity in meaning, in [0, 1], of one or two words of the passage (Alikeness)
 
-    "Where is Velmor headquartered?" is so covered by "The main office of Velmor is near Balvin.", with no thesaurus.
-    As in BERTScore (Zhang et al. 2020, arXiv 1904.09675), a word counts by its rarity and is held against its best
-    match. Unlike there, a word of a passage says one word of the question at most: "founded" is not the founder and the
-    birth. Names and numbers mean themselves alone. Less than 0.2 is nothing."""
+    So "The main office of Velmor is near Balvin." covers "Where is Velmor headquartered?", without a thesaurus. Each
+    word counts by its rarity and is compared with its best match, as in BERTScore (Zhang et al. 2020, arXiv
+    1904.09675). Unlike there, a word of a passage covers at most one word of the question: "founded" cannot cover both
+    "founder" and "born". Names and numbers match only themselves. A similarity below 0.2 counts as 0."""
 
     def __init__(
         self,
@@ -40,8 +40,8 @@ class EmbeddingEvidence:
         corpora: Mapping[str, Sequence[Passage]] | None = None,
         thesaurus: Mapping[str, Sequence[str]] | None = None,
     ) -> None:
-        """min_score: null = 0.9, and 0.75 without a corpus. min_rarity: null = 0.5, and 0.25 without a corpus, where
-        rarity is a word's length. midpoint, slope: of Alikeness, null = by the embedder. The others: see
+        """min_score: null = 0.9, or 0.75 without a corpus. min_rarity: null = 0.5, or 0.25 without a corpus, when
+        rarity is a word's length. midpoint, slope: see Alikeness; null = from the embedder. Other arguments: see
         LexicalEvidence. Raises ConfigError."""
         if min_score is None:
             min_score = MIN_SCORE if corpora else MIN_SCORE_WITHOUT_CORPUS
@@ -61,10 +61,10 @@ class EmbeddingEvidence:
         )
 
     async def judge_round(self, task: Task, results: Sequence[QueryResults], seen: Sequence[Passage]) -> EvidenceGrade:
-        """Raises RetrieverError where the embedder fails."""
+        """Raises RetrieverError if the embedder fails."""
         grade = self._chains.grade
         return await asyncio.to_thread(grade, task.question, results, seen, min_score=self._min_score)
 
     async def probe(self) -> None:
-        """Load the model, and find its scale. Raises ConfigError, RetrieverError."""
+        """Load the model and compute its scale. Raises ConfigError, RetrieverError."""
         await asyncio.to_thread(lambda: self._alike.curve)

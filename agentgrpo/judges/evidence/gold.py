@@ -1,4 +1,4 @@
-"""Knows which passages prove the answer (Task.metadata.supporting): for evaluation, and never where it rewards."""
+"""Knows which passages prove the answer (Task.metadata.supporting): for evaluation, never for rewards."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from agentgrpo.judges.base import EvidenceGrade, QueryResults
 
 
 def supporting_of(task: Task) -> frozenset[str]:
-    """Ids of the passages that prove the answer; empty where the task does not say."""
+    """Ids of the passages that prove the answer; empty if the task does not name them."""
     named = task.metadata.get("supporting", ())
     return frozenset(map(str, named)) if isinstance(named, list | tuple) else frozenset()
 
 
 class GoldEvidence:
-    """score = share of the supporting passages that were seen; sufficient where all were. A task that names none
-    raises DataError."""
+    """score = share of the supporting passages that were seen; sufficient if all were. Raises DataError if the task
+    does not name them."""
 
     def judge_round(self, task: Task, results: Sequence[QueryResults], seen: Sequence[Passage]) -> EvidenceGrade:
         wanted = supporting_of(task)
@@ -32,6 +32,6 @@ class GoldEvidence:
 
 
 def was_supported(episode: Episode) -> bool | None:
-    """Whether all supporting passages were shown; None where the task names none, or nothing was shown."""
+    """Whether all supporting passages were shown; None if the task does not name them, or nothing was shown."""
     wanted = supporting_of(episode.task)
     return wanted <= {*episode.retrieved_ids} if wanted and episode.retrieved_ids else None

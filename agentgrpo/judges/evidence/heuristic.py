@@ -1,4 +1,4 @@
-"""By counts, lengths and scores: it never reads the texts, and is kept to compare with."""
+"""Judges by counts, lengths and scores, without reading the texts; kept as a baseline."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ class HeuristicEvidence:
         round sufficient  <=>  >= 1 query, >= min_total_results passages in all, every query sufficient;
                                a query bound to a subquestion lowers min_total_results to max(1, min_results_per_query)
         score             :=   clamp01(0.5·share of sufficient queries + 0.5·mean of s/(1+s)),
-                               the mean over the queries whose top score s is > 0; 0 when there is none
+                               the mean over the queries whose top score s is > 0; 0 without such a query
 
-    Passages without a score count as results and take no part in top and mean. Where no passage of a query has one,
-    a threshold of 0 or less holds and a positive one does not: nothing shows that it is met.
+    Passages without a score count as results and take no part in top and mean. If no passage of a query has a score,
+    top and mean are 0.
     """
 
     def __init__(
@@ -33,7 +33,7 @@ class HeuristicEvidence:
         min_top_score: float = 0.0,
         min_average_score: float = 0.0,
     ) -> None:
-        """Lengths in characters. Raises ConfigError for a negative count or a threshold that is no finite number."""
+        """Lengths in characters. Raises ConfigError for a negative count or a threshold that is not a finite number."""
         counts = {
             "min_results_per_query": min_results_per_query,
             "min_content_length": min_content_length,

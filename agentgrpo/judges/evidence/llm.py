@@ -1,4 +1,4 @@
-"""A language model reads what was found."""
+"""A language model reads the passages that were found."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ say part of it. What you know yourself does not count."""
 
 
 class LLMEvidence:
-    """judges.llm.judge with all passages that were seen in the place of an answer, and no reference: the model is not
-    told what is right. A round that shows nothing new is not asked about again. `counts` are that judge's."""
+    """LLMJudge with all passages seen in the place of an answer, and without references: the model is not told what is
+    right. It is not asked again about a round that shows nothing new. `counts` are those of LLMJudge."""
 
     def __init__(
         self,
@@ -38,8 +38,9 @@ class LLMEvidence:
         completion_price: float = 0.0,
         seed: int = 0,
     ) -> None:
-        """min_score: of sufficient evidence. max_passage_chars, max_chars: of a passage and of all of them that the
-        model is shown; of the latter the end. The others: see LLMJudge. Raises ConfigError."""
+        """min_score: the lowest score of sufficient evidence. max_passage_chars: characters of a passage that the model
+        is shown. max_chars: characters of all passages together, counted from the end. Other arguments: see LLMJudge.
+        Raises ConfigError."""
         if not (math.isfinite(min_score) and 0 < min_score <= 1):
             raise ConfigError(f"environment.evidence.min_score={min_score}; above 0 and up to 1 is allowed")
         if min(max_passage_chars, max_chars) < 1:
@@ -63,7 +64,7 @@ class LLMEvidence:
         )
 
     async def judge_round(self, task: Task, results: Sequence[QueryResults], seen: Sequence[Passage]) -> EvidenceGrade:
-        """Raises JudgeError: bad_verdict, or what the completer failed with."""
+        """Raises JudgeError: bad_verdict, or the completer's error."""
         text = "\n\n".join(searchable_text(passage)[: self._max_passage_chars] for passage in seen)
         opinion = await self._judge.opinion(replace(task, references=()), [text[-self._max_chars :]])
         score = opinion.scores[0]
@@ -74,7 +75,7 @@ class LLMEvidence:
         return self._judge.counts()
 
     async def probe(self) -> None:
-        """Raises JudgeError where the model does not reply."""
+        """Raises JudgeError if the model does not reply."""
         await self._judge.probe()
 
     async def close(self) -> None:

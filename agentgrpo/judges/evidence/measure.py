@@ -1,4 +1,4 @@
-"""How well an evidence judge tells found from not found: its scores, held against gold support."""
+"""How well an evidence judge tells sufficient from insufficient evidence: its scores against gold support."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from agentgrpo.judges.evidence.gold import was_supported
 
 
 class JudgedEvidence(NamedTuple):
-    """What an episode showed, as judged after its last round, and as it was."""
+    """The evidence of one episode: the verdict after its last round, and the gold label."""
 
     score: float
     sufficient: bool
@@ -20,7 +20,7 @@ class JudgedEvidence(NamedTuple):
 
 
 def judged_evidence(episodes: Iterable[Episode]) -> list[JudgedEvidence]:
-    """Of those whose tasks have gold support, that were shown something, and that an evidence judge judged."""
+    """The judged evidence of the episodes that did not fail, were shown passages, and have verdict and gold support."""
     found = []
     for episode in episodes:
         score, supported = episode.metrics.get("evidence_score_final"), was_supported(episode)
@@ -31,8 +31,8 @@ def judged_evidence(episodes: Iterable[Episode]) -> list[JudgedEvidence]:
 
 
 def auc(judged: Sequence[JudgedEvidence]) -> float | None:
-    """The area under the ROC curve: how often one that was supported has a higher score than one that was not, a tie
-    counting half (Mann-Whitney). None where one of both is missing."""
+    """The area under the ROC curve: how often a supported episode has a higher score than an unsupported one, a tie
+    counting half (Mann-Whitney). None if either kind is missing."""
     yes, no = (sorted(row.score for row in judged if row.supported is kind) for kind in (True, False))
     if not (yes and no):
         return None
@@ -41,8 +41,8 @@ def auc(judged: Sequence[JudgedEvidence]) -> float | None:
 
 
 def evidence_figures(judged: Sequence[JudgedEvidence]) -> dict[str, float | int | None]:
-    """`auc`; how many were `supported` and how many `unsupported`; of each the share that was judged sufficient, None
-    of nothing. {} where nothing was judged."""
+    """`auc`; the numbers of `supported` and `unsupported` episodes; and the share of each kind that was judged
+    sufficient, None if there are no such episodes. {} if nothing was judged."""
     if not judged:
         return {}
     figures: dict[str, float | int | None] = {"auc": auc(judged)}

@@ -13,11 +13,11 @@ from agentgrpo.retrieval.corpus import searchable_text
 
 
 class RerankerEvidence:
-    """score = the best that the reranker gives a passage that was seen, or all of them as one; sufficient where it is
-    min_score or more. Of two passages that answer together a model trained on single ones may think little."""
+    """score = the reranker's best score of a passage seen, or of all passages joined into one; sufficient if it is
+    min_score or more. A model trained on single passages may underrate two passages that answer together."""
 
     def __init__(self, *, reranker: Reranker | None, min_score: float = 0.5) -> None:
-        """reranker: its scores are in [0, 1], as a cross-encoder's are. Raises ConfigError."""
+        """reranker: its scores must be in [0, 1], as those of a cross-encoder are. Raises ConfigError."""
         if reranker is None:
             raise ConfigError("environment.evidence.reranker.name=none; cross_encoder, http and lexical are allowed")
         if not (math.isfinite(min_score) and 0 < min_score <= 1):
@@ -25,7 +25,7 @@ class RerankerEvidence:
         self._reranker, self._min_score = reranker, min_score
 
     async def judge_round(self, task: Task, results: Sequence[QueryResults], seen: Sequence[Passage]) -> EvidenceGrade:
-        """Raises JudgeError for a score outside of [0, 1], and what the reranker raises."""
+        """Raises JudgeError for a score outside [0, 1], and the reranker's errors."""
         together = Passage(id="all that was seen", text="\n".join(map(searchable_text, seen)))
         best = await self._reranker.rerank(task.question, [*seen, together][: len(seen) + (len(seen) > 1)], top_k=1)
         score = best[0].score if best else 0.0

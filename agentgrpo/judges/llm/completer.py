@@ -1,4 +1,4 @@
-"""What a language model is to a judge: messages in, text out."""
+"""The interface of a judge to a language model: messages in, text out."""
 
 from __future__ import annotations
 
@@ -19,22 +19,22 @@ from agentgrpo.services.service import Form, Request
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reply:
-    """What the model said, and what it took: token counts are 0 where the backend does not say."""
+    """A model's reply and its token counts, which are 0 if the backend does not report them."""
 
     text: str
     prompt_tokens: int = 0
     completion_tokens: int = 0
     paid: bool = True
-    """False: it was replayed (services.cassette)."""
+    """False if the reply was replayed (services.cassette)."""
 
 
 class Completer(Protocol):
     identity: str
-    """All of it that decides what it says (model, sampling): part of the key that verdicts are kept under."""
+    """The settings that decide the replies (model, sampling): part of the cache key of verdicts."""
 
     async def complete(self, messages: Sequence[Message], schema: Mapping[str, Any] | None = None) -> Reply:
-        """The model's reply; `schema`, of JSON that it is to be, is for those who can hold the model to it. Raises
-        JudgeError; called by many at once."""
+        """Return the model's reply. `schema` is the JSON schema of the reply, for backends that can enforce it. Must
+        allow concurrent calls. Raises JudgeError."""
         ...
 
     async def close(self) -> None: ...
@@ -43,14 +43,14 @@ class Completer(Protocol):
 # --- A model behind an endpoint that speaks OpenAI's chat completions: OpenAI itself, vLLM, SGLang, llama.cpp, ...
 
 CHARS_PER_TOKEN = 3
-"""For what a call is expected to use; what it has used is known afterwards."""
+"""Estimates the tokens of a call before it is made; the backend reports the tokens used."""
 
 
 class HttpCompleter:
     """POST base_url/chat/completions.
 
-    timeout_s spans a call with all its attempts (see services.client), not the wait for the rate limit. The key is read
-    from the environment variable api_key_env whenever it is sent; nothing else ever holds it.
+    timeout_s limits a call with all its attempts (see services.client), but not the wait for the rate limit. The key is
+    read from the environment variable api_key_env for each request and is stored nowhere else.
     """
 
     is_remote = True
@@ -73,9 +73,9 @@ class HttpCompleter:
         max_response_bytes: int = 2**20,
         trust_env: bool = True,
     ) -> None:
-        """model: null = whatever the server serves. max_tokens: of a reply. response_format: what the endpoint holds a
-        reply to that has a schema. extra: fields of the request beside or instead of ours; null leaves a field out.
-        Raises ConfigError, also where the environment has no such key."""
+        """model: null = the model that the server serves. max_tokens: maximum tokens of a reply. response_format: how
+        the endpoint enforces a reply's schema. extra: fields of the request that add to ours or replace them; null
+        leaves a field out. Raises ConfigError, also if the environment has no such key."""
         body = {"model": model, "temperature": temperature, "max_tokens": max_tokens, **(extra or {})}
         self._body = {field: value for field, value in body.items() if value is not None}
         named = {} if model is not None else {"base_url": shown(base_url)}
@@ -104,12 +104,12 @@ class HttpCompleter:
         return await self._client.post(payload, _reply, tokens=expected, used=_tokens_of)
 
     async def close(self) -> None:
-        """Ends the running loop's client; the next call would open another."""
+        """Close the running loop's client; the next call would open another."""
         await self._client.close()
 
 
 def most_tokens(body: Mapping[str, Any]) -> int | None:
-    """That the replies to a request may come to, in either spelling of its limit; None = it has no limit."""
+    """The maximum tokens of all replies to a request, in either spelling of its limit; None = no limit."""
     limits = [n for key in ("max_tokens", "max_completion_tokens") if isinstance(n := body.get(key), int)]
     choices = body.get("n", 1)
     return max(limits) * (max(1, choices) if isinstance(choices, int) else 1) if limits else None
@@ -141,7 +141,7 @@ def _reply(body: Any) -> Reply:
 
 
 def _text(content: Any) -> str | None:
-    """A content that is a text, or a list of parts: of those the texts, and not the reasoning."""
+    """The text of `content`, which is a text or a list of parts; only text parts count, not reasoning."""
     if isinstance(content, list):
         parts = [p["text"] for p in content if isinstance(p, dict) and p.get("type") == "text" and "text" in p]
         return "".join(parts) if parts and all(isinstance(p, str) for p in parts) else None
@@ -152,20 +152,20 @@ def _tokens_of(reply: Reply) -> int:
     return reply.prompt_tokens + reply.completion_tokens
 
 
-# --- A model that judges or reads, as a request of the one seam (services.service).
+# --- A model that judges or reads, with requests through services.service.
 #
-# What a call will cost in tokens is known only afterwards. Until then the most that it may cost is set aside.
+# The token cost of a call is known only afterwards. Until then its maximum is reserved from the budget.
 
 TOKENS_PER_MESSAGE = 16
-"""Around its text, for its role; of the text no token is less than a byte."""
+"""Tokens of a message beside its text, for its role; each token of the text is at least one byte."""
 MAX_TOKENS = 1024
-"""Of a reply, for a completer that does not say (max_tokens)."""
+"""Maximum tokens of a reply, for a completer without an attribute max_tokens."""
 UNBILLED = frozenset({"transport", "http_4xx", "http_429"})
-"""Kinds of failure of a call that no model has answered; one that was too slow (timeout) may have been."""
+"""Failures of calls that no model has answered; a call that was too slow (timeout) may have been answered."""
 
 
 class CompleterService:
-    """kind: judge, reader or validity, by which it is priced and limited. A reply that is replayed is not `paid`."""
+    """kind: judge, reader or validity; prices and limits depend on it. A replayed reply is not `paid`."""
 
     def __init__(self, part: Completer, *, kind: str, meter: Meter) -> None:
         self.identity = part.identity
@@ -178,7 +178,8 @@ class CompleterService:
         )
 
     def at_prices(self, prompt_price: float, completion_price: float) -> None:
-        """Of 1,000 tokens; beside the price of a call. Raises ConfigError where no limit on money could be kept."""
+        """Set the prices per 1,000 tokens, in addition to the price of a call. Raises ConfigError if the budget limits
+        money but no limit on tokens bounds a reply's price."""
         budget = self._meter.budget
         if completion_price and self._max_tokens is None and {budget.per_step.money, budget.per_run.money} != {None}:
             raise ConfigError(
@@ -190,7 +191,7 @@ class CompleterService:
     async def complete(self, messages: Sequence[Message], schema: Mapping[str, Any] | None = None) -> Reply:
         """Raises JudgeError; BudgetSpent and CassetteMiss end the run."""
         texts = [[m.role, m.content] for m in messages]
-        # The identity holds what goes out with every request: a schema of the reply is read as a prompt is.
+        # The identity counts, since it holds fields of every request; so does the reply's schema, read like a prompt.
         size = sum(len(m.content.encode("utf-8", "replace")) + TOKENS_PER_MESSAGE for m in messages)
         if getattr(self._part, "response_format", "none") != "none":
             size += len(json.dumps(schema))
@@ -209,7 +210,7 @@ class CompleterService:
         return answer.value if answer.paid else replace(answer.value, paid=False)
 
     async def ask_directly(self, messages: Sequence[Message]) -> None:
-        """Past cassette and budget: whether the model is there now. Nobody is asked where all is replayed."""
+        """Ask past cassette and budget, to see whether the model is there. Does nothing if all calls are replayed."""
         if not self._meter.replays_only:
             await self._part.complete(messages)
 
@@ -225,7 +226,7 @@ def _row(reply: Reply) -> dict[str, Any]:
     return {key: value for key, value in asdict(reply).items() if key != "paid"}
 
 
-# --- What asking a model has cost.
+# --- The cost of a model's replies.
 
 COUNTS = ("calls", "prompt_tokens", "completion_tokens", "cost")
 
@@ -233,10 +234,10 @@ PROBE = (Message(role="user", content="Is 1 + 1 equal to 2? Reply yes or no."),)
 
 
 class Billed:
-    """A completer whose replies are counted: `counts` has COUNTS, of what was paid for. Prices are per 1,000 tokens."""
+    """A completer that counts its paid replies: `counts` has the keys COUNTS. Prices are per 1,000 tokens."""
 
     def __init__(self, completer: Completer, *, prompt_price: float, completion_price: float, setting: str) -> None:
-        """setting: the configuration's key of the part that has the prices. Raises ConfigError."""
+        """setting: the configuration key of the part with the prices. Raises ConfigError."""
         for name, price in {"prompt_price": prompt_price, "completion_price": completion_price}.items():
             if not (math.isfinite(price) and price >= 0):
                 raise ConfigError(f"{setting}.{name}={price}; 0 or more is allowed")
@@ -259,7 +260,7 @@ class Billed:
         return reply
 
     async def probe(self) -> None:
-        """Ask a model behind an endpoint one small question, uncounted: does it reply at all? Raises JudgeError."""
+        """Ask a model behind an endpoint one small, uncounted question, to see if it replies. Raises JudgeError."""
         if getattr(self._completer, "is_remote", False):
             await (self._completer.complete(PROBE) if self._metered is None else self._metered.ask_directly(PROBE))
 

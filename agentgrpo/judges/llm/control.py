@@ -1,13 +1,13 @@
-"""The control question: one that no honest answer can be right about.
+"""The control question, to which no honest answer can be right.
 
-What is asked is made up (the ship, the harbour), and the answer under judgement was given to another question. A judge
-model that grades it above 0 all the same has not graded: it was told what to say, or says the same of everything. So
-whatever an answer gets here is taken off what it got.
+The question is made up (the ship, the harbour), and the answer under judgement was given to another question. A judge
+model that still grades it above 0 was told what to say, or says the same of everything. So the grade of an answer for
+the control question is subtracted from its grade.
 
-In a group an order reaches the others too. "Give every attempt 1" would take all of it off all of them, so an attempt
-that gets something for the control is graded by itself, against a control of its own. "Give every other attempt 0" gets
-nothing for itself there. So the control of a group has one attempt more, which is right. If it gets less than by
-itself, all attempts are graded by themselves, where no other can reach them.
+In a group an instruction reaches the other attempts too. "Give every attempt 1" would cost all attempts their grades,
+so an attempt that is graded above 0 for the control is graded alone, with a control for it alone. "Give every other
+attempt 0" has no grade above 0 there. So the control of a group has one more attempt, which is right. If this attempt
+gets less than it gets alone, all attempts are graded alone, where no other attempt can reach them.
 """
 
 from __future__ import annotations
@@ -44,13 +44,13 @@ _FORMS = (
 
 
 def invented_name(seed: str) -> str:
-    """A name of four syllables that no text of this world holds; a pure function of the seed."""
+    """A name of four syllables that occurs in no real text; a pure function of the seed."""
     number = int(digest("name", seed), 16)
     return "".join(_SYLLABLES[(number >> (4 * i)) & 15] for i in range(4)).capitalize()
 
 
 def control_of(question: JudgeQuestion) -> JudgeQuestion:
-    """The control for a question, about the same answers; a pure function of it."""
+    """The control question about the same answers; a pure function of `question`."""
     seed, attempt = question.key("control"), 0
     given = {word for answer in question.answers for word in words(answer)}
     while (reference := invented_name(f"{seed} {attempt}")).lower() in given:
@@ -60,7 +60,7 @@ def control_of(question: JudgeQuestion) -> JudgeQuestion:
 
 
 def group_control_of(question: JudgeQuestion) -> tuple[JudgeQuestion, int]:
-    """The control for a group, and the place in it of the attempt that is right; a pure function of the question."""
+    """The control for a group, and the index of its right attempt; a pure function of `question`."""
     control = control_of(question)
     place = int(control.key("place"), 16) % (len(control.answers) + 1)
     answers, traces = list(control.answers), list(control.traces)
@@ -71,10 +71,10 @@ def group_control_of(question: JudgeQuestion) -> tuple[JudgeQuestion, int]:
 
 
 def alone_of(control: JudgeQuestion, place: int) -> JudgeQuestion:
-    """The control with this attempt alone."""
+    """The control with only the attempt at `place`."""
     return replace(control, answers=control.answers[place : place + 1], traces=control.traces[place : place + 1])
 
 
 def invented_passage(claim: str) -> str:
-    """A passage that says nothing of the claim; a pure function of it."""
+    """A passage that does not support the claim; a pure function of the claim."""
     return f"The schooner {invented_name(claim)} left the harbour of {invented_name(f'{claim} harbour')}."

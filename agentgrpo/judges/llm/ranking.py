@@ -1,12 +1,12 @@
 """All episodes of a group in one prompt, graded side by side (as RULER does), by score or by rank.
 
-    attempts, each once -> in an order of their own -> one verdict -> suspects by themselves -> scores, or ranks
+    distinct attempts -> shuffled -> one verdict -> suspects graded alone -> scores, or ranks
 
-The control (judges.llm.control) shows whether the model obeys an attempt, for itself or against the others. Then those
-that it may have graded by an order are graded by themselves, where no other attempt can reach them.
+The control (judges.llm.control) shows whether the model obeys an attempt, in its favour or against the others. Attempts
+whose grades may follow an instruction are then graded alone, where no other attempt can reach them.
 
-The order depends on the seed, the task and the vote, and not on which episode is which. So no position is always the
-same one's, and the verdict is the same however often it is asked for.
+The shuffle depends on the seed, the task and the vote, but not on the order of the episodes. So no episode always has
+the same position, and a repeated question gets the same verdict.
 """
 
 from __future__ import annotations
@@ -19,19 +19,20 @@ from agentgrpo.judges.llm.prompt import Trace, digest
 
 Ranking = Literal["none", "scores", "ranks"]
 Attempt = tuple[str, Trace]
-"""An answer, and what is shown of the way to it."""
+"""An answer, and the trace that is shown before it."""
 
 
 def order_of(attempts: Sequence[Attempt], *, task: str, seed: int, vote: int) -> tuple[Attempt, ...]:
-    """The distinct attempts as they are shown."""
+    """The distinct attempts in the order in which they are shown."""
     shown = sorted(set(attempts))
     random.Random(digest("order", str(seed), task, str(vote))).shuffle(shown)
     return tuple(shown)
 
 
 def ranks(scores: Mapping[Attempt, float], attempts: Sequence[Attempt]) -> dict[Attempt, float]:
-    """The share of the other attempts that are worse, of equal ones half: the best is 1, the worst 0. One that scores 0
-    is 0 wherever it stands, and a single attempt is its score. attempts: equal ones as often as there are."""
+    """Return for each attempt the share of the other attempts that are worse, equal ones counting half: the best gets
+    1, the worst 0. An attempt that scores 0 gets 0 at any rank; a single attempt gets its score. attempts: all
+    attempts, with repetitions."""
     if len(attempts) < 2:
         return dict(scores)
     found = {}

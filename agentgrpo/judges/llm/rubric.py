@@ -1,4 +1,4 @@
-"""What a judge model grades by: a text, criteria with weights, or both; the judge's own or a task's."""
+"""The rubric of a judge model: a text, weighted criteria, or both; from the judge's settings or from a task."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from agentgrpo.core.errors import AgentGrpoError, DataError
 from agentgrpo.core.types import Task
 
 RUBRIC = "rubric"
-"""The key of a task's metadata: a text, {name: criterion}, or a list of criteria. A criterion is a text, or
+"""Key of a task's metadata. Its value is a text, {name: criterion}, or a list of criteria; a criterion is a text, or
 {"criterion": text, "weight": number}."""
 _NAME = re.compile(r"[a-z][a-z0-9_]{0,40}")
 _TAKEN = frozenset({"reason", "nonce"})
@@ -27,7 +27,7 @@ class Criterion:
 
 @dataclass(frozen=True, slots=True)
 class Rubric:
-    """text: "" = how right an answer is. Without criteria there is one grade."""
+    """text: "" = grade how right the answer is. Without criteria the verdict has one grade."""
 
     text: str = ""
     criteria: tuple[Criterion, ...] = ()
@@ -38,14 +38,14 @@ class Rubric:
 
     @property
     def in_words(self) -> str:
-        """Where there is one grade for all of it."""
+        """The rubric as one text, criteria included; used when the judge gives a single grade."""
         if not self.criteria:
             return self.text
         lines = [f"- {c.text}{'' if c.weight == 1 else f' (weight {c.weight:g})'}" for c in self.criteria]
         return "\n".join([*([self.text] if self.text else []), *lines])
 
     def mean(self, scores: Sequence[float]) -> float:
-        """The grade that the verdict comes to: of criteria their weighted mean."""
+        """The grade of a verdict: the weighted mean of the criteria's grades, or the single grade."""
         if not self.criteria:
             return scores[0]
         total = math.fsum(c.weight for c in self.criteria)
@@ -56,7 +56,7 @@ class Rubric:
 
 
 def rubric_of(task: Task, default: Rubric) -> Rubric:
-    """The task's own, where it has one. Raises DataError."""
+    """The task's own rubric if it has one, else `default`. Raises DataError."""
     own = task.metadata.get(RUBRIC)
     if own is None:
         return default
@@ -66,7 +66,7 @@ def rubric_of(task: Task, default: Rubric) -> Rubric:
 
 
 def criteria_of(given: Any, where: str, error: type[AgentGrpoError]) -> tuple[Criterion, ...]:
-    """A mapping by name, or a list, whose criteria are called c1, c2, ... Raises `error`."""
+    """Parse a mapping of criteria by name, or a list, whose criteria are named c1, c2, ... Raises `error`."""
     if isinstance(given, Mapping):
         named = {str(name): one for name, one in given.items()}
     elif isinstance(given, list | tuple):
@@ -82,14 +82,14 @@ def criteria_of(given: Any, where: str, error: type[AgentGrpoError]) -> tuple[Cr
 def _criterion(name: str, one: Any, where: str, error: type[AgentGrpoError]) -> Criterion:
     if not _NAME.fullmatch(name) or name in _TAKEN:
         raise error(
-            f"{where}: {name!r} names no criterion; allowed are lower-case letters, digits and _, and not 'reason'"
+            f"{where}: {name!r} is not a valid name; allowed are lower-case letters, digits and _, but not 'reason'"
         )
     row = {"criterion": one} if isinstance(one, str) else one
     if not isinstance(row, Mapping) or not {"criterion"} <= row.keys() <= {"criterion", "weight"}:
         raise error(f"{where}.{name} is {str(one)[:60]!r}; a text is needed, or {{criterion: text, weight: number}}")
     text, weight = row["criterion"], row.get("weight", 1.0)
     if not isinstance(text, str) or not text.strip():
-        raise error(f"{where}.{name}: its criterion is no text")
+        raise error(f"{where}.{name}: its criterion is not a text")
     if isinstance(weight, bool) or not isinstance(weight, int | float) or not (math.isfinite(weight) and weight >= 0):
         raise error(f"{where}.{name}: weight {weight!r}; a number of 0 or more is allowed")
     return Criterion(name, text.strip(), float(weight))

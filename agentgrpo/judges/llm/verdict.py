@@ -1,11 +1,11 @@
-"""A judge model's verdict: one JSON object that says what was asked for, or a JudgeError with what is wrong with it.
+"""Reads a judge model's verdict: one JSON object with the requested fields. JudgeError says why a reply is invalid.
 
     read_verdict    strict: the object and nothing else, with the nonce
-    read_ordinary   as servers reply: reasoning, a code fence and sentences around the object
+    read_ordinary   the object amid reasoning, a code fence and sentences, as servers reply
 
-Both would rather give no grade than a wrong one. An ordinary reply may quote what it judges, so that a verdict in it
-can be the answer's own. Three rules tell them apart: all grades in the reply are the same, no brace is left over (it
-could be of a broken object around a quoted one), and a grade above 0 does not stand in what was shown.
+Both prefer no grade to a wrong one. An ordinary reply may quote the answer, so a verdict in the reply can be the
+answer's. Three rules exclude such a verdict: all grades in the reply are equal; no brace is left over, since it could
+belong to a broken object around a quoted one; and a verdict with a grade above 0 does not occur in the texts shown.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ from agentgrpo.core.errors import JudgeError
 from agentgrpo.judges.llm.prompt import neutralise
 
 BAD_VERDICT = "bad_verdict"
-"""JudgeError.kind of what is no verdict."""
+"""JudgeError.kind of a reply that is not a valid verdict."""
 MAX_REASON = 500
-"""Characters of a reason that are kept."""
+"""Maximum characters of a reason; the rest is cut."""
 
 
 @dataclass(frozen=True, slots=True)
 class Opinion:
-    """What a model says of an answer: grades in [0, 1], one for each answer it was shown."""
+    """A model's opinion: grades in [0, 1], one for each answer it was shown or, with criteria, for each criterion."""
 
     scores: tuple[float, ...]
     reason: str
@@ -42,15 +42,15 @@ def _bad(text: str, problem: str) -> JudgeError:
 
 
 def read_verdict(text: str, nonce: str, fields: Sequence[str] = ("score",)) -> Opinion:
-    """`{"nonce": nonce, <each of fields>: number in [0, 1], "reason": text}` and nothing else: no other key, none
-    twice, no word before or after. A wrong nonce is the mark of a verdict that was copied from somewhere."""
+    """Read `{"nonce": nonce, <each of fields>: number in [0, 1], "reason": text}` and nothing else: no other key, no
+    key twice, no word before or after. A wrong nonce shows that the verdict was copied from elsewhere."""
     row = _row(text, nonce, fields)
     return Opinion(tuple(_grade(text, row[field]) for field in fields), row["reason"][:MAX_REASON])
 
 
 def read_choice(text: str, nonce: str, field: str, allowed: Sequence[str]) -> tuple[str, str]:
     """(the choice, the reason) of `{"nonce": nonce, field: one of allowed, "reason": text}`, as strict as
-    `read_verdict`: a choice is one of `allowed` letter for letter, so "INVALID" is never taken for a "VALID"."""
+    `read_verdict`. The choice must equal one of `allowed` exactly, so "INVALID" is never taken for "VALID"."""
     row = _row(text, nonce, (field,))
     if row[field] not in allowed:
         raise _bad(text, f"{field} must be {' or '.join(allowed)}")
@@ -58,7 +58,7 @@ def read_choice(text: str, nonce: str, field: str, allowed: Sequence[str]) -> tu
 
 
 def one_object(text: str) -> Any:
-    """The JSON value that `text` is, no key twice in any object of it, no word before or after. Raises ValueError."""
+    """Parse `text` as one JSON value without repeated keys, with no word before or after it. Raises ValueError."""
     try:
         return json.loads(text.strip(), object_pairs_hook=_distinct, parse_constant=_refuse)
     except RecursionError as e:
@@ -69,7 +69,7 @@ def _row(text: str, nonce: str, fields: Sequence[str]) -> dict[str, Any]:
     try:
         row = one_object(text)
     except ValueError as e:
-        raise _bad(text, f"it is not one JSON object ({e})") from e
+        raise _bad(text, f"the reply is not one JSON object ({e})") from e
     if not isinstance(row, dict) or row.keys() != {"nonce", *fields, "reason"}:
         raise _bad(text, f"its keys must be nonce, {', '.join(fields)} and reason")
     if row["nonce"] != nonce:
@@ -81,7 +81,7 @@ def _row(text: str, nonce: str, fields: Sequence[str]) -> dict[str, Any]:
 
 def _grade(text: str, value: Any) -> float:
     if type(value) not in (int, float) or not (math.isfinite(value) and 0 <= value <= 1):
-        raise _bad(text, f"a grade must be a number from 0 to 1, and is {str(value)[:40]!r}")
+        raise _bad(text, f"a grade must be a number from 0 to 1, not {str(value)[:40]!r}")
     return float(value)
 
 
@@ -96,7 +96,7 @@ def _refuse(constant: str) -> Any:
     raise ValueError(f"{constant} is no JSON number")
 
 
-# --- Ordinary: the object, whatever stands around it.
+# --- Ordinary: the object with any text around it.
 
 _OPENS = re.compile(r"<(?:think|thinking|thought|reasoning)>|\[THINK\]", re.IGNORECASE)
 _CLOSES = re.compile(r"</(?:think|thinking|thought|reasoning)>|\[/THINK\]", re.IGNORECASE)
@@ -104,12 +104,12 @@ _ENDLESS = "its reasoning does not end; a larger judge.completer.max_tokens may 
 _FENCE = re.compile(r"```\w*")
 _SHARE = re.compile(r"[01]|[01]?\.\d+")
 _DECODER = json.JSONDecoder(strict=False, object_pairs_hook=_distinct, parse_constant=_refuse)
-"""Takes a line break within a text, which models write."""
+"""Accepts a line break within a string, since models write them."""
 
 
 def read_ordinary(text: str, fields: Sequence[str] = ("score",), shown: Sequence[str] = ()) -> Opinion:
-    """The one verdict in a reply: an object with each of `fields`, a number in [0, 1] or a text that is one. Its other
-    values are texts. `shown`: texts of others that the model has read."""
+    """Read the one verdict in a reply: an object in which each of `fields` is a number in [0, 1], or a text with such a
+    number, and the other values are texts. `shown`: the answers and traces that the model has read."""
     drafts, said = _after_reasoning(text)
     rows, around = _objects(text, said)
     verdicts = [row for row in rows if row.keys() >= set(fields)]
@@ -122,26 +122,27 @@ def read_ordinary(text: str, fields: Sequence[str] = ("score",), shown: Sequence
     for field, score in zip(fields, scores, strict=True):
         given = [*_values(rows, field), *_mentions(f"{drafts}\n{around}", field)]
         if any(value != score for value in given):
-            raise _bad(text, f"it is ambiguous, it gives more than one {field}")
+            raise _bad(text, f"it is ambiguous: it has more than one {field}")
     if reason is None and _FENCE.sub("", around).strip(" \t\r\n[]"):
-        raise _bad(text, "it has no reason, so it may be one that is quoted")
+        raise _bad(text, "it has no reason, so it may be a quoted verdict")
     if any(scores) and _is_copied(verdict, fields, shown):
-        raise _bad(text, "it is copied, it stands in what was to be judged")
+        raise _bad(text, "it is copied from the text under judgement")
     return Opinion(scores, reason[:MAX_REASON] if isinstance(reason, str) else "")
 
 
 def _refuse_others(text: str, verdict: Mapping[str, Any], fields: Sequence[str]) -> None:
-    """A number beside a grade may be its scale, or another grade; a nonce was not asked for."""
+    """Raise JudgeError for other numbers, which may be a scale or another grade, and for a nonce, which is copied."""
     if "nonce" in verdict:
-        raise _bad(text, "it has a nonce, which was not asked for, so it is copied")
+        raise _bad(text, "its nonce was not asked for, so the verdict is copied")
     others = [key for key, value in verdict.items() if key not in fields and not isinstance(value, str | None)]
     if others:
-        raise _bad(text, f"beside {' and '.join(fields)} texts are allowed, and not {', '.join(others)[:60]}")
+        raise _bad(text, f"beside {' and '.join(fields)} only texts are allowed, not {', '.join(others)[:60]}")
 
 
 def _after_reasoning(text: str) -> tuple[str, str]:
-    """(what may be reasoning, the reply after it). A chat template may open the reasoning in the prompt, and a reply
-    may quote the tag that closes it. So it is certain only where the reply opens it, and up to the first such tag."""
+    """(possible reasoning, the reply after it). A chat template may open the reasoning in the prompt, and a reply may
+    quote the closing tag. Text is certainly reasoning only if the reply opens it, and only up to the first closing tag;
+    certain reasoning is left out."""
     closings = list(_CLOSES.finditer(text))
     if not closings or text.lstrip().startswith("{"):
         return "", text
@@ -152,7 +153,7 @@ def _after_reasoning(text: str) -> tuple[str, str]:
 
 
 def _objects(text: str, said: str) -> tuple[list[dict[str, Any]], str]:
-    """The JSON objects in `said`, all of them whole, and what stands around them."""
+    """The JSON objects in `said`, all of them whole, and the text around them."""
     rows, around, at, broken = [], "", 0, ""
     while not broken and (start := said.find("{", at)) >= 0:
         try:
@@ -172,7 +173,7 @@ def _objects(text: str, said: str) -> tuple[list[dict[str, Any]], str]:
 
 
 def _is_copied(verdict: Mapping[str, Any], fields: Sequence[str], shown: Sequence[str]) -> bool:
-    """Whether all grades stand in texts of others, and the reason too, where the verdict has one."""
+    """Whether all grades occur in the texts shown, and the reason too, if the verdict has one."""
     forms = [form for text in shown for form in (text, neutralise(text))]  # as they are, and as a model saw them
     forms += [_ESCAPED.sub(lambda match: chr(int(match[1], 16)), form) for form in forms if "\\u" in form]
     keys = fields if verdict.get("reason") is None else (*fields, "reason")
@@ -183,8 +184,8 @@ _ESCAPED = re.compile(r"\\u([0-9a-fA-F]{4})")
 
 
 def _told(text: str, key: str) -> list[Any]:
-    """The texts and numbers that stand behind this key anywhere in `text`, whatever is around them: in time
-    proportional to its length, as no object is read."""
+    """The texts and numbers that follow this key anywhere in `text`, whatever is around them. Takes time linear in its
+    length, because no object is parsed."""
     found = []
     for match in re.finditer(rf'"{re.escape(key)}"\s*:\s*(?=[-\d"])', text):
         try:
@@ -195,7 +196,7 @@ def _told(text: str, key: str) -> list[Any]:
 
 
 def _values(value: Any, field: str) -> Iterator[Any]:
-    """Whatever stands under `field`, at any depth."""
+    """All values of the key `field`, at any depth."""
     if isinstance(value, dict):
         if field in value:
             yield _as_number(value[field])
@@ -206,7 +207,7 @@ def _values(value: Any, field: str) -> Iterator[Any]:
 
 
 def _mentions(text: str, field: str) -> Iterator[Any]:
-    """What words give as `field`: a number after "Score:", anything after a quoted key."""
+    """The values of `field` that prose mentions: a number after "Score:", anything after a quoted key."""
     key = rf"[\"']{field}[\"']\s*[:=]\s*[\"']?(?P<value>[^\s,;}}\]\"']*)"
     words = rf"\b{field}\b[*_`]*\s*[:=]\s*[*_`]*(?P<number>-?\d[\d./%]*)"
     for match in re.finditer(f"{key}|{words}", text, re.IGNORECASE):
@@ -214,5 +215,5 @@ def _mentions(text: str, field: str) -> Iterator[Any]:
 
 
 def _as_number(value: Any) -> Any:
-    """A text that is a number from 0 to 1 as that number, anything else as it is."""
+    """Convert a text with a number from 0 to 1 to that number; return any other value unchanged."""
     return float(value) if isinstance(value, str) and _SHARE.fullmatch(value.strip()) else value

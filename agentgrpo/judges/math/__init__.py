@@ -1,1 +1,1 @@
-"""Mathematical answers, compared by the library math-verify in processes of their own."""
+"""Mathematical answers, compared by the library math-verify in worker processes."""

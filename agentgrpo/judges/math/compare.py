@@ -1,8 +1,8 @@
-"""Whether two texts say the same in mathematics: runs in a worker process, where an answer may compute without end.
+"""Compares two texts as mathematics. Runs in a worker process, because the computation of an answer may never end.
 
-math-verify's own timeouts are alarms by the wall clock, on which a slow machine would turn a right answer into a wrong
-one. They are off; what bounds a comparison is its CPU time, by two clocks of the kernel. The first raises an error. A
-computation deep in C hears of no error, so the second one, a second later, ends the process.
+math-verify's own timeouts use the wall clock, so that a slow machine would turn a right answer into a wrong one. They
+are off; two CPU-time clocks of the kernel bound a comparison instead. The first raises an error. A computation deep in
+C never sees that error, so the second clock ends the process a second later.
 """
 
 from __future__ import annotations
@@ -21,16 +21,17 @@ from agentgrpo.judges.answers import denies, leaves_open, relates
 
 Verdict = Literal["right", "wrong", "late", "no_gold"]
 MAX_CHARS = 4096
-"""Of an answer; of a longer one the end, where the result stands."""
+"""Maximum characters of an answer that are read: the last ones, since the result stands at the end."""
 _SPARE_S = 1.0
 
 
 class _Late(BaseException):
-    """No Exception, which libraries catch."""
+    """Derived from BaseException, because libraries catch Exception."""
 
 
 def compare(references: list[str], answer: str, timeout_s: float) -> Verdict:
-    """right: the answer equals one of the references; late: that took too long; no_gold: no reference can be read."""
+    """right: the answer equals one of the references; late: the comparison took too long; no_gold: no reference can
+    be read."""
     try:
         with _clocks(timeout_s):
             given = stated(answer)
@@ -58,7 +59,7 @@ def _clocks(timeout_s: float) -> Iterator[None]:
         signal.setitimer(signal.ITIMER_PROF, 0)
 
 
-# --- What a text gives as its result, as math-verify reads it.
+# --- The result in a text, as math-verify reads it.
 
 _PLAIN = {
     "−": "-",
@@ -93,17 +94,17 @@ _REWRITTEN: tuple[tuple[re.Pattern[str], str], ...] = (
     (re.compile(r"(?<=\d)e([+-]?\d{1,3})\b", re.IGNORECASE), r"\\times 10^{\1}"),
     (re.compile(r"\^\(([^()]{1,200})\)"), r"^{\1}"),
 )
-"""How a keyboard writes it -> LaTeX."""
+"""Plain-text notation -> LaTeX."""
 _BOXED = re.compile(r"\\f?boxed\s*\{")
 _DELIMITED = re.compile(r"\$|\\\(|\\\[")
 _PERCENT = re.compile(r"(-?[\d.,]+)\s*\\?(?:%|percent)", re.IGNORECASE)
 _WORD = re.compile(r"(?<![\\A-Za-z{])[A-Za-z]{3,}")
-"""In LaTeX that is none: a sentence."""
+"""A plain word: text that contains one is a sentence, not LaTeX."""
 
 
 def read(text: str) -> list[Any]:
-    """What math-verify makes of the result in `text`: what is in its one \\boxed{}, or after ####, or all of it. Of a
-    sentence it finds the result itself. [] where there is none."""
+    """Parse the result in `text` with math-verify: the content of its only \\boxed{}, the text after ####, or the whole
+    text. In a sentence math-verify finds the result itself. Returns [] if there is no result."""
     text = text.rpartition("####")[2][-MAX_CHARS:].replace("\\$", "").strip()
     boxed = list(_BOXED.finditer(text))
     if len(boxed) > 1:
@@ -124,23 +125,23 @@ def read(text: str) -> list[Any]:
     return _parsed(f"\\boxed{{{latex}}}")
 
 
-# --- What an answer states.
+# --- The result that an answer asserts.
 
 _BREAK = re.compile(
     r"(?<=[\w)}\]$%])[.!?]\s|(?<!:)\n(?=.*[^\W\d_]{2})"
     r"|[,;]\s+(?:and\s+)?(?:so|then|thus|hence|therefore|the|we|it|this|that)\b",
     re.IGNORECASE,
 )
-"""Where a sentence ends, or a part of it: "Since 5 is not prime, the answer is 4"."""
+"""The end of a sentence or of a clause: "Since 5 is not prime, the answer is 4"."""
 _RESULT = re.compile(r"[\d$\\]|(?<![A-Za-z])[a-zA-Z](?![A-Za-z])")
 _BRACKETS = re.compile(r"[(\[{][^()\[\]{}]*[)\]}]")
 _LIST = re.compile(r"\d\s*(?:[;|]|,\s|\band\b|\bto\b|\s)\s*(?:and\s|to\s)?[-+]?\d++(?!\s*[^\W\d_])")
 
 
 def stated(answer: str) -> list[Any]:
-    """What `read` makes of an answer that stands by it, else []: a denial states nothing ("not 4", "4 is wrong"), nor
-    do alternatives and bounds of which a single value was read ("either 3 or 4", "one of 1, 2, 3, 4", "< 4"). The words
-    that count are those from the beginning of the sentence that has the result to the end of the answer."""
+    """Return `read(answer)` if the answer asserts that result, else []. A denial asserts nothing ("not 4", "4 is
+    wrong"). Alternatives and bounds assert nothing either if a single value was read from them ("either 3 or 4", "one
+    of 1, 2, 3, 4", "< 4"). Only words from the beginning of the result's sentence to the end of the answer count."""
     found = read(answer)
     text = answer.rpartition("####")[2][-MAX_CHARS:]
     places = [match.start() for match in _BOXED.finditer(text)][:1] or [m.start() for m in _RESULT.finditer(text)]

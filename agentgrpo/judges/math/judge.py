@@ -18,15 +18,15 @@ LATE = "it takes too long to compute"
 
 
 class MathJudge:
-    """1 where the answer equals a reference as mathematics, else 0: numbers, expressions, equations, sets, intervals,
-    matrices, in LaTeX or plain, in \\boxed{} or not, by the library math-verify. An answer that takes too long or too
-    much memory to compute is wrong, and costs nobody else anything: each is compared in a process that may be ended.
+    """Grade 1 if the answer equals a reference as mathematics, else 0. The library math-verify compares numbers,
+    expressions, equations, sets, intervals and matrices, in LaTeX or plain, in \\boxed{} or not. An answer that takes
+    too much time or memory to compute is wrong. Each comparison runs in a worker process, which can be ended alone.
     """
 
     refuse_task = staticmethod(refuse_unanswered)
 
     def __init__(self, *, timeout_s: float = 5.0, memory_mb: int = 1024, processes: int = 2) -> None:
-        """timeout_s: of CPU time, of one comparison. processes: so many answers are compared at the same time."""
+        """timeout_s: CPU time of one comparison. processes: how many answers are compared at the same time."""
         if find_spec("math_verify") is None:
             raise ConfigError(
                 "judge=math needs the package math-verify; install it: pip install 'agentgrpo[math]', or choose "
@@ -41,7 +41,7 @@ class MathJudge:
         self._late = 0
 
     async def grade(self, task: Task, answers: Sequence[str]) -> list[Grade]:
-        """Raises JudgeError where no reference can be read."""
+        """Raises JudgeError if no reference can be read."""
         distinct = list(dict.fromkeys(answers))
         found = await asyncio.gather(*(self._grade(task, answer) for answer in distinct), return_exceptions=True)
         for grade in found:
@@ -51,7 +51,7 @@ class MathJudge:
         return [grade for answer in answers if isinstance(grade := grades[answer], Grade)]
 
     def counts(self) -> Mapping[str, float]:
-        """late: answers that took too long, or too much memory."""
+        """late: the number of answers that took too much time or memory."""
         return {"late": self._late}
 
     async def close(self) -> None:
@@ -63,7 +63,7 @@ class MathJudge:
         arguments = {"references": list(task.references), "answer": answer, "timeout_s": self._timeout_s}
         try:
             reply = await self._workers.call({"seed": task.id, "arguments": arguments, "workspace": None})
-        except WorkerCrashed:  # ended by the kernel's clock, or for its memory
+        except WorkerCrashed:  # ended by the CPU-time clock or the memory limit
             reply = {"text": "late"}
         said = "late" if "memory" in reply else reply.get("text")
         if said == "no_gold":

@@ -1,2 +1,2 @@
-"""Reports, claim by claim: what a report says (claims), whether what it cites says so too (support), and the grade that
-comes of it (judge)."""
+"""Reports, graded claim by claim: split a report into claims (claims), check the passages that each claim cites
+(support), and compute the grade (judge)."""

@@ -1,12 +1,12 @@
-"""A report cut into claims, each with what it cites.
+"""Splits a report into claims with their citations.
 
     Velmor was founded by Castin [R1Q1D1]. He was born in Roka [R2Q1D1] [R2Q1D2].
     claim 1: Velmor was founded by Castin.    cites R1Q1D1
     claim 2: He was born in Roka.             cites R2Q1D1, R2Q1D2
 
-A claim is a sentence, or a line of a list. It cites what stands in it, right behind it, or before it at the beginning
-of its line. Headings, questions and what ends in a colon are no claims, nor are single words beside sentences. Claims
-of which most was said by claims before are repeats of these (`without_repeats`).
+A claim is a sentence or a list item. Its citations are inside it, right behind it, or before it at the beginning of
+its line. Headings, questions and sentences that end in a colon are not claims. A single word is not a claim if the
+report has sentences. A claim repeats earlier claims if they have said most of it (`without_repeats`).
 """
 
 from __future__ import annotations
@@ -26,18 +26,18 @@ _SHORT = re.compile(
     r"(?:^|[\s(\"'“])(?:[A-Z]|[A-Za-z](?:\.[A-Za-z])+|Dr|Mr|Mrs|Ms|Prof|St|Jr|Sr|No|vs|cf|ca|approx|etc|al|Fig|Vol|Inc|Ltd|Co)"
     r"\.$"
 )
-"""Where a full stop ends an abbreviation or an initial, and mostly no sentence."""
+"""A full stop after an abbreviation or an initial, which usually does not end a sentence."""
 _REACH = 24
 """Characters of the longest abbreviation."""
 _NO_CLAIM = ("?", "？", "؟", ":", "：")
-"""Ends of questions, and of what introduces something."""
+"""Last characters of questions and of sentences that introduce something."""
 
 
 SAYS_NOTHING = FUNCTION_WORDS | {
     *("he", "she", "it", "they", "him", "her", "them", "his", "hers", "its", "their", "theirs", "we", "us", "our"),
     *("name", "names", "named", "called"),
 }
-"""Words of a claim that no passage has to have."""
+"""Words of a claim that its passages need not contain."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,8 +47,8 @@ class Claim:
 
 
 def claims_of(report: str, citations: Sequence[Citation]) -> list[Claim]:
-    """The claims of an Episode.answer, in order, each once, with those of its citations that belong to it. Single words
-    are claims only where nothing else is one."""
+    """The distinct claims of an Episode.answer, in order, each with its own citations. A single word is a claim only if
+    no claim has more words."""
     found: dict[tuple[str, ...], Claim] = {}
     for begin, end in _sentences(report):
         text = report[begin:end].strip()
@@ -60,9 +60,9 @@ def claims_of(report: str, citations: Sequence[Citation]) -> list[Claim]:
 
 
 def without_repeats(claims: Sequence[Claim]) -> list[Claim]:
-    """Of claims that are supported, those that say something new: at least half of the words that a claim shares with
-    what it cites are in no claim before it. Other words of it count for nothing, so a truth in forty wordings is one
-    claim. A claim that shares no word stands for its passages."""
+    """Drop the supported claims that repeat earlier ones. A claim is new if at least half of the words that it shares
+    with its cited passages are in no earlier claim. Its other words do not count, so a fact in forty wordings is one
+    claim. A claim that shares no word with its passages is compared by their ids."""
     new: list[Claim] = []
     told: set[str] = set()
     for claim in claims:
@@ -79,7 +79,7 @@ def _is_cited(citation: Citation, begin: int, end: int) -> bool:
 
 
 def _sentences(report: str) -> Iterator[tuple[int, int]]:
-    """(begin, end) of each in `report`, bullets left out. No place belongs to two of them."""
+    """(begin, end) of each sentence in `report`, without bullets. Sentences do not overlap."""
     for line in _LINE.finditer(report):
         begin, end = line.start() + len(_BULLET.match(line[0])[0]), line.end()  # type: ignore[index]
         if begin > end:

@@ -20,21 +20,21 @@ SUPPORTED, UNSUPPORTED, UNCITED = "supported", "unsupported", "uncited"
 
 
 class ReportJudge:
-    """Another judge's grade of the supported claims, and of nothing else, less what the others take off:
+    """Another judge grades the supported claims alone; unsupported and uncited claims reduce its grade:
 
         grade · (1 - weight + weight · supported / claims)
 
-    A claim is supported where the passages that it cites say what it says (`support`); it is unsupported where they do
-    not, and uncited where it cites none that was shown. So a report that misses the question earns nothing, whatever
-    it cites, and what is no supported claim earns nothing, whatever it says. A supported claim that repeats others
-    earns, and is not counted. `Grade.parts` has the number of `claims`, and of those claims_supported,
-    claims_unsupported and claims_uncited, beside what the other judge has there: judge=llm grades by the rubric of the
-    task.
+    A claim is supported if the passages that it cites say what it says (`support`), unsupported if they do not, and
+    uncited if it cites no passage that was shown. So a report that misses the question earns nothing, whatever it
+    cites, and text outside the supported claims earns nothing, whatever it says. A supported claim that repeats others
+    is graded, but not counted. `Grade.parts` has the number of `claims` and its split into claims_supported,
+    claims_unsupported and claims_uncited, beside the parts of the other judge's grade. The other judge may be
+    judge=llm, which grades by the task's rubric.
     """
 
     def __init__(self, *, judge: AnswerJudge, support: ClaimSupport, weight: float = 0.5, max_claims: int = 50) -> None:
-        """weight: of the claims. max_claims: that are looked at; each further one counts as unsupported. Raises
-        ConfigError."""
+        """weight: the share of the grade that depends on the claims. max_claims: how many claims are checked; each
+        further one counts as unsupported. Raises ConfigError."""
         if not 0 <= weight <= 1:
             raise ConfigError(f"judge.weight={weight}; from 0 to 1 is allowed")
         if max_claims < 1:
@@ -44,8 +44,9 @@ class ReportJudge:
         self.canaries_per_eval = canaries_of((judge, support))
 
     async def grade(self, task: Task, answers: Sequence[str]) -> list[Grade]:
-        """Answers alone, such as canaries, can cite nothing. So that neither of the two hides that the other is fooled,
-        each is asked: the mean of the other judge's grade and of whether the references say what the answer says."""
+        """Grade answers without episodes, such as canaries, which cannot cite passages. The grade is the mean of the
+        other judge's grade and of whether the references say what the answer says (0 or 1). Both judges are asked, so
+        that neither hides that the other is fooled."""
         grades = await self._judge.grade(task, answers)
         passage = Passage(id=task.id, text="\n".join(task.references) or task.question)
         calls = (self._kind(task, answer, [passage] if words(answer) else []) for answer in answers)
@@ -74,7 +75,7 @@ class ReportJudge:
         await self._support.close()
 
     async def _grades(self, task: Task, episodes: Sequence[Episode]) -> list[Grade]:
-        """Of episodes with what may earn for an answer; nobody is asked about nothing."""
+        """The other judge's grades of the supported claims; 0 without asking if there are none."""
         asked = [episode for episode in episodes if episode.answer]
         grades = iter(await grade_episodes(self._judge, task, asked) if asked else [])
         return [next(grades) if episode.answer else Grade(score=0.0) for episode in episodes]
@@ -92,7 +93,7 @@ class ReportJudge:
         )
 
     def _claims_of(self, episode: Episode) -> list[Claim]:
-        """With what it cites of what it was shown."""
+        """The claims of the answer, with their citations of passages that were shown."""
         shown, answer = {*episode.retrieved_ids}, episode.answer or ""
         return claims_of(answer, [c for c in episode.citations if c.doc_id in shown]) if words(answer) else []
 
@@ -107,12 +108,12 @@ def _passages(claim: Claim) -> list[Passage]:
 
 
 def _with(episode: Episode, claims: Sequence[Claim]) -> Episode:
-    """The episode with these claims for an answer."""
+    """The episode with these claims as its answer."""
     return replace(episode, answer="\n".join(claim.text for claim in claims))
 
 
 async def _all(calls: Iterable[Coroutine[Any, Any, str]]) -> list[str]:
-    """What all of them return. The first error is raised when all have ended, so that none is left running."""
+    """The results of all calls. The first error is raised when all have ended, so that no call is left running."""
     found = await asyncio.gather(*calls, return_exceptions=True)
     for one in found:
         if isinstance(one, BaseException):

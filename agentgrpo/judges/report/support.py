@@ -1,4 +1,4 @@
-"""Whether passages say what a claim says."""
+"""Checks whether passages say what a claim says."""
 
 from __future__ import annotations
 
@@ -27,27 +27,27 @@ or they say otherwise. What you know yourself does not count."""
 
 class ClaimSupport(Protocol):
     async def supports(self, task: Task, claim: str, passages: Sequence[Passage]) -> bool:
-        """`passages`: what the claim cites, at least one. Raises JudgeError."""
+        """`passages`: the passages that the claim cites, at least one. Raises JudgeError."""
         ...
 
     def counts(self) -> Mapping[str, float]:
-        """As judges.base.CountingJudge."""
+        """See judges.base.CountingJudge."""
         ...
 
     async def close(self) -> None: ...
 
 
 class LexicalSupport:
-    """By words: together the passages have all names and numbers of the claim, and all words of it that a reference of
-    the task has, and at least min_score of its other words, by weight; and where the claim says no, they do so
-    somewhere too. The word that opens a claim counts as a name, unless a comma follows it. It knows neither synonyms
-    nor who did what to whom.
+    """Support by shared words. Together the passages must have all names and numbers of the claim, all its words that
+    a reference of the task has, and at least min_score of its other words, by weight. If the claim has a negation, the
+    passages must have one too. The word that opens a claim counts as a name, unless a comma follows it. This check
+    knows neither synonyms nor who did what to whom.
 
         weight   (1 + rarity) / 2: long words are rare (judges.evidence.rarity, without a corpus)
     """
 
     def __init__(self, *, min_score: float = 0.5, stemmer: str | None = "english") -> None:
-        """stemmer: language of the words, null = none. Raises ConfigError."""
+        """stemmer: language of the stemmer, null = no stemming. Raises ConfigError."""
         if not (math.isfinite(min_score) and 0 < min_score <= 1):
             raise ConfigError(f"judge.support.min_score={min_score}; above 0 and up to 1 is allowed")
         self._min_score = min_score
@@ -62,7 +62,7 @@ class LexicalSupport:
         return {}
 
     async def close(self) -> None:
-        """It holds nothing open."""
+        """Do nothing: no resource is open."""
 
     def _said(self, claim: str, texts: Sequence[str], wanted: Set[str]) -> float:
         """The share of ordinary words that the passages have; 0 if they lack a name, a number or a wanted word."""
@@ -81,18 +81,18 @@ class LexicalSupport:
         return math.fsum(weight for stem, weight in weights.items() if stem in stems) / total if weights else 1.0
 
     def _words(self, text: str) -> list[tuple[str, str]]:
-        """(as written, stem) of each."""
+        """(word as written, stem) of each word."""
         text = well_formed(text)
         return list(zip(self._written.analyze(text), self._stems.analyze(text), strict=True))
 
 
 class LLMSupport:
-    """A language model reads claim and passages: judges.llm.judge with the passages in the place of an answer. Equal
-    claims about equal passages are asked about once. `counts` are that judge's.
+    """A language model reads the claim and its passages: LLMJudge with the passages in the place of an answer. Equal
+    claims about equal passages are asked about once. `counts` are those of LLMJudge.
 
-    Two controls find a model that obeys what it reads. An order in the passages works for a made-up claim too, and what
-    that gets is taken off (judges.llm.control). An order in the claim works for a made-up passage too: then the claim
-    is not supported, and counts as `hijacked`."""
+    Two controls detect a model that obeys what it reads. An instruction in the passages works for a made-up claim too;
+    the grade of that claim is subtracted (judges.llm.control). An instruction in the claim works for a made-up passage
+    too; the claim is then unsupported, and counts as `hijacked`."""
 
     def __init__(
         self,
@@ -109,8 +109,9 @@ class LLMSupport:
         canaries_per_eval: int = 20,
         seed: int = 0,
     ) -> None:
-        """min_score: of a claim that is supported. max_passage_chars: of a passage that the model is shown. control:
-        ask the two control questions about each supported claim. The others: see LLMJudge. Raises ConfigError."""
+        """min_score: the lowest grade of a supported claim. max_passage_chars: characters of a passage that the model
+        is shown. control: ask the two control questions about each supported claim. Other arguments: see LLMJudge.
+        Raises ConfigError."""
         if not (math.isfinite(min_score) and 0 < min_score <= 1):
             raise ConfigError(f"judge.support.min_score={min_score}; above 0 and up to 1 is allowed")
         if max_passage_chars < 1:

@@ -1,17 +1,17 @@
-"""`agentgrpo doctor`: finds problems of a run before it costs anything.
+"""`agentgrpo doctor`: finds the problems of a run before the run costs anything.
 
     config --plan, build_run--> Case --CHECKS--> [Result]
 
-It trains nothing and writes nothing into the run's directory; the start weights are made where they are not kept yet,
-for the run itself would. It samples a few groups of the first step with the run's own agent, engine and reward, and
-looks at the tokens, the log-probs and the rewards of these.
+The doctor trains nothing and writes nothing into the run's directory. If the start weights do not exist yet, it makes
+them, as the run itself would. It samples a few groups of the first step with the run's own agent, engine and reward,
+and checks their tokens, log-probs and rewards.
 
-    finding.py  what a check says                 case.py       what is examined, and what was built of it
-    examination.py  the checks, in order          report.py     what people see
-    parts.py    built, and what of it is broken  episodes.py   groups of the first step; recording.py saw them sampled
+    finding.py  the result of a check             case.py       the configuration and the parts built from it
+    examination.py  the checks, in order          report.py     the output for people
+    parts.py    builds, and finds broken parts    episodes.py   groups of the first step; recording.py records them
     writing.py, turns.py, masks.py, numbers.py    templates, stop tokens, masks, log-probs
     services.py, sandbox.py                       whether tools, retrievers and judge answer
-    signal.py, prices.py, leaks.py, room.py, schedule.py   rewards, costs, data, room and settings
+    signal.py, evidence.py, prices.py, leaks.py, capacity.py, schedule.py   rewards, costs, data, memory and settings
 """
 
 from __future__ import annotations
@@ -41,8 +41,8 @@ __all__ = ["doctor"]
 
 
 def doctor(config: Mapping[str, Any], command: Command) -> VerbResult:
-    """Exit code 0 where no problem is found, else 1. Each member of a suite is looked at as a run of its own. It is for
-    one process: the others of a launch do nothing."""
+    """Exit code 0 if no problem is found, else 1. Each member of a suite is examined as its own run. Only the launch's
+    first process works; the others return at once."""
     if Launch.of().rank:
         return VerbResult()
     logging.captureWarnings(True)
@@ -63,7 +63,7 @@ def doctor(config: Mapping[str, Any], command: Command) -> VerbResult:
 
 
 def _examined(config: Mapping[str, Any], command: Command, report: Report | None) -> list[Result]:
-    """report: what shows the results as they come."""
+    """report: shows each result as it comes; None shows nothing."""
     results = []
     with (
         tempfile.TemporaryDirectory(prefix="agentgrpo-doctor-") as folder,
@@ -80,7 +80,7 @@ def _examined(config: Mapping[str, Any], command: Command, report: Report | None
 
 @contextmanager
 def _terminable() -> Iterator[None]:
-    """SIGTERM ends it as Ctrl-C does, with nothing left behind."""
+    """Turn SIGTERM into an exception, so that everything is cleaned up as after Ctrl-C."""
 
     def end(number: int, frame: object) -> None:
         raise ProcessExit(128 + number)

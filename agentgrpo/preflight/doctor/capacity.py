@@ -1,4 +1,4 @@
-"""Room: of the device's memory, of the disk, and of the model's context."""
+"""Checks of capacity: device memory, disk and the model's context window."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from agentgrpo.preflight.plan.limits import overruns
 from agentgrpo.records.trajectories import write_trajectories
 
 REHEARSED = 500
-"""Tasks whose openings are written out."""
+"""Number of tasks whose opening prompts are rendered."""
 FULL = 0.9
 
 
 def look_at_memory(case: Case, found: CheckNotes) -> None:
-    """As agentgrpo plan estimates it, before anything is loaded."""
+    """The memory that `agentgrpo plan` estimates, checked before anything is loaded."""
     plan = case.plan
     found.facts |= {
         "needed GiB": round(plan.memory.need / GIB, 3),
@@ -38,13 +38,13 @@ def look_at_memory(case: Case, found: CheckNotes) -> None:
 
 
 def _key(knobs: Sequence[Knob], of: str, otherwise: str) -> str:
-    """What fits, or what saves most."""
+    """The setting that makes the run fit; else the one that saves most; else `otherwise`."""
     own = [knob for knob in knobs if knob.of == of]
     return next((knob.text for knob in own if knob.fits), own[0].text if own else otherwise)
 
 
 async def look_at_disk(case: Case, found: CheckNotes) -> None:
-    """Checkpoints as planned, and trajectories as large as those of the sample."""
+    """The planned checkpoints, and trajectories as large as the sample's, against the free disk space."""
     plan = case.plan
     if (closed := _closed(Path(case.run.dir))) is not None:
         found.problem(
@@ -70,13 +70,13 @@ async def look_at_disk(case: Case, found: CheckNotes) -> None:
 
 
 def _closed(run_dir: Path) -> Path | None:
-    """The folder in which `run_dir` is, or would be made, where that cannot be."""
+    """The nearest existing parent of `run_dir` if it is not writable, else None."""
     there = next(folder for folder in (run_dir.absolute(), *run_dir.absolute().parents) if folder.exists())
     return None if there.is_dir() and os.access(there, os.W_OK | os.X_OK) else there
 
 
 def _bytes_per_episode(case: Case) -> int:
-    """Of the sample's, written where nobody keeps them; 0 where there is none."""
+    """Mean bytes per episode of the sample, written to the doctor's temporary folder; 0 without a sample."""
     try:
         sample = case.sample
     except Skipped:
@@ -97,7 +97,7 @@ def _bytes_per_episode(case: Case) -> int:
 
 
 async def look_at_context(case: Case, found: CheckNotes) -> None:
-    """Prompts and turns against what the engine holds."""
+    """Lengths of prompts and turns against the engine's context window."""
     built = case.built
     held, wanted = built.engine.max_context, case.rollout.max_tokens
     _rehearsed(case, found)

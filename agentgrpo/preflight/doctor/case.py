@@ -1,4 +1,4 @@
-"""What is examined: a configuration, and what earlier checks have built of it."""
+"""The subject of the examination: a configuration, and the parts that earlier checks have built from it."""
 
 from __future__ import annotations
 
@@ -30,13 +30,13 @@ from agentgrpo.run.settings import settings_of
 from agentgrpo.training.process_group import Alone
 
 STREAM = "train/0"
-"""The episodes are those of the run's first step, as far as they go."""
+"""The stream of the run's first step, from which the sampled episodes come."""
 _KEY = re.compile(rf"\b(?:{'|'.join(ROOT)})(?:\.[A-Za-z_]\w*)+")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sample:
-    """Groups of the first step, as they were rolled out here and scored."""
+    """Groups of the first step, rolled out and scored by the doctor."""
 
     scored: Sequence[ScoredGroup]
     recording: RecordingEngine
@@ -45,12 +45,12 @@ class Sample:
 
     @property
     def episodes(self) -> list[Episode]:
-        """Those whose infrastructure did not fail."""
+        """Episodes without an infrastructure failure."""
         return [e for group in self.scored for e in group.group.episodes if e.failure is None]
 
 
 class _Ear(Screen):
-    """Hears what the built has to say instead of printing it, and says on stderr what takes long."""
+    """Collects the builders' notes instead of printing them, and reports slow stages on stderr."""
 
     def __init__(self) -> None:
         super().__init__("quiet", Console(file=io.StringIO()))
@@ -69,15 +69,16 @@ class _Ear(Screen):
 
 @dataclass
 class Case:
-    """config: as composed. folder: for everything that is written; the run's own directory is not touched."""
+    """config: the composed configuration. folder: holds all files written here; the run's own directory is not
+    touched."""
 
     config: Mapping[str, Any]
     snapshot: str
     folder: Path
     heard: list[str] = field(default_factory=list)
-    """What the builders noted."""
+    """Notes from the builders."""
     made_start: bool = False
-    """The start weights were made here, and not found."""
+    """True if the start weights were made here, not found."""
     broken: dict[str, str] = field(default_factory=dict)
     """Dotted key of a part that could not be built -> why."""
     _built: Run | None = None
@@ -85,14 +86,14 @@ class Case:
 
     @property
     def tried(self) -> dict[str, Any]:
-        """The configuration with its files in `folder`, and its cassette, where it records one: what is asked here is
-        made up in part, and of no use to the run. What is on it is replayed."""
+        """The configuration with its run directory in `folder`. A cassette that would record is copied there too,
+        because some requests of the doctor are made up and of no use to the run. Recorded responses are replayed."""
         config = copy.deepcopy(dict(self.config))
         config["run"]["dir"] = str(self.folder)
         tape = config["cassette"]
         if tape["mode"] == "fill" and tape["path"] is not None:
             given, own = Path(tape["path"]).expanduser(), self.folder / "cassette"
-            for end in ("", "-wal"):  # what was written last may be in the second
+            for end in ("", "-wal"):  # the latest entries may be in the -wal file
                 if Path(f"{given}{end}").is_file():
                     shutil.copyfile(f"{given}{end}", f"{own}{end}")
             tape["path"] = str(own)
@@ -110,11 +111,11 @@ class Case:
 
     @cached_property
     def plan(self) -> Plan:
-        """Raises ConfigError where the model's shape is unknown."""
+        """Raises ConfigError if the model's shape is unknown."""
         return estimate(self.config)
 
     def build(self, config: Mapping[str, Any]) -> None:
-        """Build everything, as a run does. Raises what a run would."""
+        """Build everything as a run does. Raises the errors that a run would raise."""
         ear = _Ear()
         try:
             inputs = load_inputs(settings_of(config), self.snapshot, ear, Alone())
@@ -128,14 +129,14 @@ class Case:
 
     @property
     def built(self) -> Run:
-        """Raises Skipped where it could not be built."""
+        """Raises Skipped if the run could not be built."""
         if self._built is None:
             raise Skipped("needs: parts, which could not be built")
         return self._built
 
     @property
     def sample(self) -> Sample:
-        """Raises Skipped where nothing was rolled out."""
+        """Raises Skipped if nothing was rolled out."""
         _ = self.built
         if self._sample is None:
             raise Skipped("needs: episodes, which could not be sampled")
@@ -143,7 +144,7 @@ class Case:
 
     @property
     def episodes(self) -> list[Episode]:
-        """Of the sample. Raises Skipped where there is none without a failure."""
+        """Episodes of the sample. Raises Skipped if all of them failed."""
         if not self.sample.episodes:
             raise Skipped("needs: episodes, and all of them failed")
         return self.sample.episodes
@@ -157,7 +158,7 @@ class Case:
 
 
 def told(error: BaseException) -> str:
-    """An error in one line; of a bug also where it was raised."""
+    """An error in one line; for an unexpected exception also the file and line that raised it."""
     if isinstance(error, AgentGrpoError):
         return " ".join(str(error).split())
     frames = traceback.extract_tb(error.__traceback__)
@@ -166,6 +167,6 @@ def told(error: BaseException) -> str:
 
 
 def key_in(text: str) -> str:
-    """The first setting that a message names; "" where it names none."""
+    """The first setting that a message names, or ""."""
     found = _KEY.search(text)
     return found[0] if found else ""

@@ -1,5 +1,4 @@
-"""Real episodes: groups of the first step, sampled by the run's own environment and engine, and scored by its
-reward."""
+"""Real episodes: groups of the first step, sampled by the run's own environment and engine and scored by its reward."""
 
 from __future__ import annotations
 
@@ -19,17 +18,17 @@ from agentgrpo.services.asking import asking_step
 from agentgrpo.training.canary import have_sample, is_pooled
 
 TASKS = 6
-"""Of the first step's, at most."""
+"""Maximum number of tasks taken from the first step."""
 
 
 async def look_at_episodes(case: Case, found: CheckNotes) -> None:
-    """Sample and score them; every other check of tokens and rewards looks at these."""
+    """Sample and score the episodes; all other checks of tokens and rewards use them."""
     built = case.built
     await _sync(case)
     recording = RecordingEngine(built.engine)
     runner = replace(built.runner, engine=recording)
     of_step = task_order(built).take(0)
-    tasks = of_step[:: max(1, len(of_step) // TASKS)][:TASKS]  # of all kinds, where they come in turn
+    tasks = of_step[:: max(1, len(of_step) // TASKS)][:TASKS]  # spread over all kinds of task
     began = time.perf_counter()
     try:
         async with asyncio.timeout(case.run.step_timeout_s):
@@ -62,7 +61,7 @@ async def look_at_episodes(case: Case, found: CheckNotes) -> None:
 
 
 async def _sync(case: Case) -> None:
-    """As a run does before its first step. Raises TrainingError where servers sample from other weights."""
+    """Load the weights as a run does before step 0. Raises TrainingError if servers sample from other weights."""
     built = case.built
     if is_pooled(built.engine):
         await have_sample(built.engine, built.policy, built.canary_ids, 0)

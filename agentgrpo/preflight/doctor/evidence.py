@@ -1,4 +1,4 @@
-"""Whether the evidence judge tells found from not found, where the tasks know what proves their answers."""
+"""Whether the evidence judge tells found from missing evidence, for tasks that list their supporting passages."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from agentgrpo.preflight.doctor.case import Case
 from agentgrpo.preflight.doctor.finding import CheckNotes, Skipped
 
 LEAST = 8
-"""Episodes with support, and without it, below which a figure says nothing."""
+"""Least number of episodes with support, and of episodes without it, for the AUC to mean anything."""
 POOR = 0.7
-"""AUC below which the judge hardly reads; 0.5 is a coin."""
+"""An AUC below this is a poor judge; 0.5 is chance."""
 
 
 def look_at_evidence(case: Case, found: CheckNotes) -> None:
-    """Of the sampled episodes: the judge's score after the last round, against whether all support was shown."""
+    """Compare the judge's score after the last round of each sampled episode with whether all support was shown."""
     figures = evidence_figures(judged_evidence(case.episodes))
     if not figures:
         raise Skipped("no task says which passages prove its answer (metadata.supporting), or nothing was searched")

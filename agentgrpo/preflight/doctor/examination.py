@@ -1,5 +1,5 @@
-"""All checks, in the order in which they build on each other. What one of them breaks on is its finding, and the others
-go on."""
+"""The list of checks, in the order in which they build on each other. If a check breaks, its error becomes its finding,
+and the other checks go on."""
 
 from __future__ import annotations
 
@@ -33,9 +33,9 @@ Look: TypeAlias = Callable[[Case, CheckNotes], Coroutine[Any, Any, None] | None]
 class Check(NamedTuple):
     name: str
     look: Look
-    """Raises Skipped where there is nothing to look at; what else it raises is a finding."""
+    """Raises Skipped if there is nothing to check; any other exception becomes a finding."""
     invents: bool = False
-    """It asks what no run asks, which no cassette has an answer to."""
+    """The check sends requests that no run sends and no cassette holds."""
 
 
 CHECKS: tuple[Check, ...] = (
@@ -71,8 +71,8 @@ CHECKS: tuple[Check, ...] = (
 
 
 def examine(case: Case) -> Generator[Result, None, None]:
-    """Every check's result as soon as it is there. What was built is closed at the end."""
-    with asyncio.Runner() as runner:  # one loop for all: parts are of the loop that first used them
+    """Yield each check's result as soon as the check ends. The parts that were built are closed at the end."""
+    with asyncio.Runner() as runner:  # one loop for all checks: a part is bound to the loop that first used it
         try:
             for check in CHECKS:
                 yield _made(check, case, runner)

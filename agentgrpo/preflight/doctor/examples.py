@@ -6,18 +6,18 @@ from collections.abc import Mapping
 from typing import Any
 
 TEXTS = ("1", 'a "b" \\ c, \u00e9 \u6f22 {2}', "two\nlines")
-"""Plain, with what has to be escaped, and with a line break."""
+"""Plain text, text with characters to escape, and text with a line break."""
 _DEEPEST = 4
 
 
 def arguments_of(parameters: Mapping[str, Any], variant: int = 0) -> dict[str, Any]:
-    """One for every property, optional ones too."""
+    """One value for every property, optional ones included."""
     value = _value(parameters, variant, 0)
     return value if isinstance(value, dict) else {}
 
 
 def _value(schema: Any, variant: int, depth: int) -> Any:
-    """Something that the schema allows, as far as it is of the usual words."""
+    """A value that the schema allows, for the common JSON schema keywords."""
     if not isinstance(schema, Mapping) or depth > _DEEPEST:
         return None
     for key in ("const", "default"):

@@ -1,4 +1,4 @@
-"""What a check finds: findings, the figures behind them, and how the check ended."""
+"""The result of a check: findings, the figures behind them, and its status."""
 
 from __future__ import annotations
 
@@ -14,20 +14,20 @@ Span: TypeAlias = tuple[str, str]
 
 
 class Skipped(Exception):
-    """A check that cannot be made, or has nothing to look at; its text says why."""
+    """Raised by a check that cannot be made or has nothing to check; its text gives the reason."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Finding:
-    """problem: the run would fail or learn nothing. note: it may be intended."""
+    """problem: the run would fail or learn nothing. note: the setting may be intended."""
 
     level: Level
     what: str
-    """With figures."""
+    """The finding, with figures."""
     why: str
-    """Why it matters."""
+    """The consequence for the run."""
     key: str
-    """The setting to change, an override where one is known; "" = none would help."""
+    """The setting to change, as an override if the value is known; "" if no setting would help."""
 
     def to_json(self) -> dict[str, str]:
         return {"level": self.level, "what": self.what, "why": self.why, "key": self.key}
@@ -35,13 +35,13 @@ class Finding:
 
 @dataclass(slots=True)
 class CheckNotes:
-    """What one check gathers while it looks."""
+    """The notes of one check while it runs."""
 
     findings: list[Finding] = field(default_factory=list)
     facts: dict[str, Any] = field(default_factory=dict)
     """Figures, as JSON values."""
     picture: list[Span] = field(default_factory=list)
-    """Something for people to look at, where there is."""
+    """Tokens of an episode shown to people; empty if the check has no picture."""
 
     def problem(self, what: str, *, why: str, key: str) -> None:
         self.findings.append(Finding(level="problem", what=what, why=why, key=key))
@@ -61,7 +61,7 @@ class Result:
     facts: Mapping[str, Any] = field(default_factory=dict)
     picture: Sequence[Span] = ()
     reason: str = ""
-    """Why it was skipped."""
+    """The reason for skipping the check."""
 
     def to_json(self) -> dict[str, Any]:
         return {
@@ -75,13 +75,13 @@ class Result:
 
 
 def status_of(findings: Sequence[Finding]) -> Status:
-    """That of the worst."""
+    """The status of the worst finding."""
     levels = {finding.level for finding in findings}
     return "problem" if "problem" in levels else "note" if levels else "ok"
 
 
 def _finite(value: Any) -> Any:
-    """JSON has no nan and no infinity: they are texts there."""
+    """Replace nan and infinity, which JSON lacks, by strings."""
     if isinstance(value, Mapping):
         return {key: _finite(inner) for key, inner in value.items()}
     if isinstance(value, list | tuple):

@@ -1,4 +1,4 @@
-"""The data: what stands in two splits at once, twice in one, or gives its own answer away."""
+"""The data: questions that are in two splits, are repeated within one, or contain their own answer."""
 
 from __future__ import annotations
 
@@ -14,11 +14,12 @@ from agentgrpo.tasks.questions.formats import QuestionEntry, same_answers, same_
 
 EXAMPLES = 3
 MANY = 0.5
-"""Share of questions that hold their own answer from which on it is said: names of choices do that by design."""
+"""A note is given if more than this share of a split's questions contain their answer; some do by design, such as
+multiple choice."""
 
 
 async def look_at_data(case: Case, found: CheckNotes) -> None:
-    """All splits, compared by their words and not by their letters."""
+    """Compare all splits by their words, not letter by letter."""
     dataset = case.built.dataset
     asked: dict[str, dict[str, frozenset[str]]] = {name: {} for name in SPLITS}
     for name in SPLITS:
@@ -45,7 +46,7 @@ async def look_at_data(case: Case, found: CheckNotes) -> None:
 
 
 def _identity(task: Task) -> str:
-    """Equal for two tasks that ask the same of the same."""
+    """Equal for two tasks that ask the same question about the same input."""
     entry = QuestionEntry(where=task.id, question=task.question, answers=task.references, metadata=task.metadata)
     read = {key: task.metadata[key] for key in (CHUNKS, QUESTIONS) if key in task.metadata}
     return same_question(entry) + (f"\n{json.dumps(read, sort_keys=True, default=str)}" if read else "")
@@ -53,7 +54,7 @@ def _identity(task: Task) -> str:
 
 def _gives_itself_away(task: Task) -> bool:
     if CHUNKS in task.metadata:
-        return False  # what is read is what is asked about
+        return False  # such tasks ask about the text that the policy reads
     words = words_of(task.question)
     said = f" {' '.join(words)} "
     return any(r and f" {' '.join(words_of(r))} " in said for r in task.references if words_of(r))

@@ -1,7 +1,8 @@
-"""Masks: what is trained on must be what was sampled, token for token, and nothing else.
+"""Masks: an update must train on exactly the sampled tokens, and on no other token.
 
-The masks that the update would use are held against what the engine is known to have said, and not against the
-segments that the agent made of it."""
+The masks that the update would use are compared with the recorded output of the engine, not with the segments that the
+agent built from it.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +25,7 @@ _WHERE = "environment.name"
 
 @dataclass(frozen=True, slots=True)
 class Held:
-    """A branch held against what was said in it."""
+    """A branch and the engine calls found in it."""
 
     branch: Branch
     said: Sequence[Said]
@@ -36,22 +37,23 @@ class Held:
 
     @property
     def stops(self) -> set[int]:
-        """Positions of the tokens that ended a turn."""
+        """Positions of the stop tokens that ended a turn."""
         ended = (s for s in self.said if s.completion.finish_reason is FinishReason.STOP)
         return {len(s.context) + len(s.completion.token_ids) - 1 for s in ended}
 
 
 @dataclass(slots=True)
 class Match:
-    """Episodes held against what the engine said: what it said and no branch has where it was said, is `lost`."""
+    """Episodes matched with the recorded engine calls. A call whose tokens no branch contains at that position is
+    `lost`."""
 
     held: list[Held] = field(default_factory=list)
     lost: list[tuple[Episode, int]] = field(default_factory=list)
-    """(episode, turn)."""
+    """(episode, turn): the first lost turn of each such episode."""
 
 
 def match(case: Case) -> Match:
-    """Of every episode of the sample."""
+    """Match every episode of the sample."""
     result = Match()
     for episode in case.episodes:
         said = list(case.sample.recording.said_in(episode, STREAM))
@@ -73,14 +75,14 @@ def _stands_in(said: Said, ids: Sequence[int]) -> bool:
 
 
 def training_samples(case: Case) -> list[TrainingSample]:
-    """Of the sample's episodes, as an update takes them, each with credit."""
+    """The sample's episodes as an update takes them, each with credit 1."""
     scored = case.sample.scored
     credits = [[None if e.failure else 1.0 for e in group.group.episodes] for group in scored]
     return to_samples(scored, credits)
 
 
 async def look_at_history(case: Case, found: CheckNotes) -> None:
-    """Every turn was sampled after exactly the tokens that the record has before it."""
+    """Every turn must have been sampled after exactly the tokens that precede it in the record."""
     matched = match(case)
     if matched.lost:
         episode, turn = matched.lost[0]
@@ -96,10 +98,10 @@ async def look_at_history(case: Case, found: CheckNotes) -> None:
 
 
 async def look_at_masks(case: Case, found: CheckNotes) -> None:
-    """Every sampled token has a gradient, its stop token too, and no other has."""
+    """Every sampled token must have a gradient, including the stop token, and no other token may have one."""
     held = [h for h in match(case).held if h.said]
     if not held:
-        raise Skipped("needs: history, and no turn is where it was sampled")
+        raise Skipped("needs: history, but no recorded turn matches the sampled tokens")
     counts: Counter[str] = Counter()
     for h in held:
         mask = h.branch.loss_mask
@@ -145,7 +147,7 @@ def _findings(counts: Counter[str], found: CheckNotes) -> None:
 
 
 def _tensors(case: Case, found: CheckNotes) -> None:
-    """What an update packs: its targets are the tokens of the mask, with their log-probs, in order."""
+    """The targets that an update packs must be the masked tokens, in order."""
     samples = training_samples(case)
     if not any(any(s.loss_mask[1:]) for s in samples):
         found.problem("no token is trained on", why="there is nothing to learn from", key=_WHERE)
@@ -166,7 +168,7 @@ def _tensors(case: Case, found: CheckNotes) -> None:
 
 
 def _picture(case: Case, held: Held) -> Iterator[Span]:
-    """The tokens of one branch by what becomes of them; neighbours of one colour in one piece."""
+    """The tokens of one branch with the style of their fate; adjacent tokens of one style form one span."""
     ids, mask = held.branch.token_ids, held.branch.loss_mask
     sampled, stops = held.sampled, held.stops
     styles = [_style(i, bool(m), sampled, stops) for i, m in enumerate(mask)][:SHOWN_TOKENS]

@@ -1,4 +1,4 @@
-"""Whether engine and trainer hold the same model, and the engine the same one whatever else it does."""
+"""Whether engine and trainer hold the same weights, and whether the engine's samples depend on its load."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from agentgrpo.training.canary import TOLERANCE, allowed_gap, refuse_stale_weigh
 from agentgrpo.training.precision import autocast
 
 SAMPLES = 16
-"""Branches that the trainer scores."""
+"""Maximum number of branches that the trainer scores."""
 CAPPED = 0.1
-"""Share of tokens whose weight the correction may cut in half precision."""
+"""Acceptable share of tokens capped by the correction in half precision."""
 
 
 def _trainable(case: Case) -> None:
@@ -28,7 +28,7 @@ def _trainable(case: Case) -> None:
 
 
 async def look_at_logprobs(case: Case, found: CheckNotes) -> None:
-    """The log-probs of sampled tokens, as the engine gave them and as the trainer computes them."""
+    """Log-probs of sampled tokens from the engine, compared with the trainer's."""
     _trainable(case)
     built = case.built
     samples = [s for s in training_samples(case) if any(s.loss_mask[1:])][:SAMPLES]
@@ -42,7 +42,7 @@ async def look_at_logprobs(case: Case, found: CheckNotes) -> None:
     ours = torch.cat([logprobs.detach().float().cpu() for _, logprobs in scored])
     theirs = torch.tensor([*chain(*sampled)])
     gaps: list[float] = (ours - theirs).abs().tolist()
-    worst = max(gaps, key=lambda gap: math.inf if math.isnan(gap) else gap)  # nothing is larger than nan to max()
+    worst = max(gaps, key=lambda gap: math.inf if math.isnan(gap) else gap)  # max() does not treat NaN as the largest
     found.facts |= {
         "tokens": len(gaps),
         "largest gap": worst,
@@ -76,7 +76,7 @@ async def look_at_logprobs(case: Case, found: CheckNotes) -> None:
 
 
 async def look_at_weights(case: Case, found: CheckNotes) -> None:
-    """A fixed prompt, scored by the engine and by the policy. Nothing is loaded for it."""
+    """A fixed prompt, scored by the engine and by the policy. No weights are loaded for it."""
     _trainable(case)
     built = case.built
     tags = await refuse_stale_weights(built.engine, built.policy, built.canary_ids, -1)
@@ -85,7 +85,7 @@ async def look_at_weights(case: Case, found: CheckNotes) -> None:
 
 
 async def look_at_determinism(case: Case, found: CheckNotes) -> None:
-    """The same episodes alone and in company, in another order: the same tokens and the same bits?"""
+    """Episodes sampled alone, together, and in another order must have the same tokens and log-probs, bit for bit."""
     _trainable(case)
     built, node = case.built, case.config["engine"]
     report = await determinism_probe(built.engine, [built.canary_ids])

@@ -1,6 +1,7 @@
-"""The parts of the run: built as the run builds them, and where that fails, which of them is at fault.
+"""Builds the parts of the run as the run does and, if that fails, finds the part at fault.
 
-What cannot be built is left out (a tool) or stood in for (the judge), so that the checks of everything else go on."""
+A tool that cannot be built is left out, and a judge is replaced by a stand-in, so that the remaining checks go on.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +22,8 @@ _STAND_IN = {"name": "exact_match"}
 
 
 def look_at_parts(case: Case, found: CheckNotes) -> None:
-    """Everything that a run builds before its first step. It may make the start weights, which the run then finds."""
+    """Build everything that a run builds before its first step. This may make the start weights, which the run then
+    finds."""
     _refuse_without_memory(case)
     config = case.tried
     try:
@@ -49,14 +51,14 @@ def _again(case: Case, config: Mapping[str, Any], found: CheckNotes) -> None:
 
 
 def _refuse_without_memory(case: Case) -> None:
-    """Raises Skipped for weights that this machine cannot hold: loading them would take it down."""
+    """Raises Skipped if this machine cannot hold the weights: loading them would exhaust its memory."""
     try:
         plan = case.plan
     except AgentGrpoError:
-        return  # its own check says so
+        return  # the memory check reports this error
     memory_bytes, whose = device_memory(plan.hardware)
     if memory_bytes is not None and plan.hardware.memory_gib is None and plan.memory.weight_bytes > memory_bytes:
-        raise Skipped(f"needs: memory, and the weights alone are larger than that of {whose}")
+        raise Skipped(f"needs: memory, but the weights alone exceed the memory of {whose}")
 
 
 class Broken(NamedTuple):
@@ -65,14 +67,14 @@ class Broken(NamedTuple):
     key: str
     why: str
     without: Mapping[str, Any]
-    """The configuration without all that was found so far; empty where no run can do without."""
+    """The configuration without any part found broken so far; empty if no run can do without the part."""
 
 
 def _broken(config: Mapping[str, Any]) -> Iterator[Broken]:
     without = dict(config)
     for name, node in config["tools"].items():
         if takes("tool", node, "retrievers", name=name):
-            continue  # needs others
+            continue  # needs other parts
         if why := _failure("tool", {"name": name, **node}):
             without = {**without, "tools": {k: v for k, v in without["tools"].items() if k != name}}
             yield Broken(f"tools.{name}", why, without)

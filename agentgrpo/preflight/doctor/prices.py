@@ -1,4 +1,4 @@
-"""Whether calls that cost something cost something: in the figures, in the reward, and in the budget."""
+"""Whether calls that cost money have a price: in the figures, in the reward and in the budget."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ from agentgrpo.rewards.reward import Reward
 from agentgrpo.rewards.terms import SEARCH_EFFICIENCY
 
 OF_EVERY_CALL = ("tool_calls", "tool_turns", "rounds_used", "search_rounds")
-"""Metrics that count calls of any kind."""
+"""Metrics that count calls regardless of their kind."""
 
 
 class _Lenient:
-    """Every answer is right: a cost that only right answers pay shows too."""
+    """Grades every answer as right, so that a cost charged only for right answers shows too."""
 
     async def grade(self, task: Task, answers: Sequence[str]) -> list[Grade]:
         return [Grade(score=1.0) for _ in answers]
 
 
 async def look_at_prices(case: Case, found: CheckNotes) -> None:
-    """Every kind of call that the agent counts, and every limit of money."""
+    """The price of every kind of call that the agent counts, and every money limit."""
     figures = case.built.runner.figures
     prices = figures.priced(case.built.run.eval.prices)
     paid = case.built.meter.budget.prices.by_kind
@@ -57,7 +57,8 @@ async def look_at_prices(case: Case, found: CheckNotes) -> None:
 
 
 def _can_be_made(kind: str, case: Case) -> bool:
-    """A search agent without a web retriever or a reranker counts their calls, and makes none."""
+    """Whether such calls occur: a search agent counts web and rerank calls, but may have no web retriever or
+    reranker."""
     environment = case.built.runner.environment
     if not isinstance(environment, SearchOptions):
         return True
@@ -65,7 +66,7 @@ def _can_be_made(kind: str, case: Case) -> bool:
 
 
 def _budget(case: Case, found: CheckNotes) -> None:
-    """Limits of money that nothing counts towards, and those that the run would meet."""
+    """Money limits that no price counts towards, and limits that the run would exceed."""
     budget = case.config["budget"]
     limits = [f"budget.{scope}.money" for scope in ("per_step", "per_run") if budget[scope]["money"] is not None]
     counted = [cost for cost in case.plan.costs if cost.is_counted and cost.calls.kind in budget["prices"]]
@@ -87,7 +88,7 @@ def _budget(case: Case, found: CheckNotes) -> None:
 
 
 async def _charged(case: Case, counts: Mapping[str, str]) -> dict[str, float | None]:
-    """Kind of call -> what one takes off the reward of a right answer; None where no invented episode tells."""
+    """Kind of call -> the reward that one call takes from a right answer; None if an invented episode cannot tell."""
     environment = case.built.runner.environment
     if not environment.metrics:
         return dict.fromkeys(counts)
@@ -106,8 +107,8 @@ async def _charged(case: Case, counts: Mapping[str, str]) -> dict[str, float | N
 async def _efficiency(
     reward: Reward, metrics: Collection[str], ones: Collection[str], calls: Sequence[ToolRecord]
 ) -> float | None:
-    """What the costs of an invented episode come to in which these metrics are 1 and the others 0; None where the
-    reward needs a real one."""
+    """The search-efficiency reward of an invented episode with the metrics in `ones` at 1 and the others at 0; None if
+    the reward needs a real episode."""
     task = Task(id="invented", messages=(), references=())
     episode = Episode(
         task=task,
@@ -120,6 +121,6 @@ async def _efficiency(
     )
     try:
         [result] = (await reward.score(EpisodeGroup(task=task, episodes=(episode,)))).rewards
-    except (LookupError, ValueError, TypeError):  # a term that reads more of an episode
+    except (LookupError, ValueError, TypeError):  # a term that reads more of the episode
         return None
     return None if result is None else result.dimensions[SEARCH_EFFICIENCY]

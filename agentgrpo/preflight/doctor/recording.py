@@ -1,4 +1,4 @@
-"""An engine under observation: what was asked of it and what it said, to hold an agent's record against."""
+"""An engine that records its requests and completions, for comparison with an agent's record."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class Said:
 
 
 class RecordingEngine:
-    """An Engine before another one, which remembers what was sampled for the last attempt at each episode."""
+    """Wraps an Engine and records the samples of the last attempt at each episode."""
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
@@ -30,7 +30,7 @@ class RecordingEngine:
     async def generate(self, token_ids: Sequence[int], sampling: SamplingParams, key: SeedKey) -> Completion:
         context = tuple(token_ids)
         completion = await self._engine.generate(token_ids, sampling, key)
-        if key.episode in self._over:  # the attempt before it has failed
+        if key.episode in self._over:  # the previous attempt failed
             self._over.discard(key.episode)
             self._said.pop(key.episode, None)
         self._said.setdefault(key.episode, []).append(Said(context, sampling, completion))
@@ -50,5 +50,5 @@ class RecordingEngine:
         await self._engine.close()
 
     def said_in(self, episode: Episode, stream: str) -> Sequence[Said]:
-        """What was sampled for the episode, in order."""
+        """The engine calls sampled for the episode, in order."""
         return self._said.get((stream, episode.task.id, episode.sample_index), [])

@@ -1,4 +1,4 @@
-"""What was found, for people: a line for each check as it is made, its findings below it, and a verdict."""
+"""The doctor's report for people: a line for each check as it ends, its findings below it, and a verdict."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ LEGEND = (
     ("given", GIVEN, ""),
     ("trained on, or not, and should not be so", WRONG, "!!"),
 )
-"""(what becomes of a token, its style, what stands before it where there are no colours)."""
+"""(what happens to a token, its style, the opening bracket used without colours)."""
 CLOSING = {"[": "]", "{": "}", "!!": "!!", "": ""}
 
 
@@ -57,7 +57,7 @@ class Report:
         self._print(Text(f"{said}: {text}, in {seconds:.1f} s", style="bold green" if healthy else "bold red"))
 
     def _picture(self, spans: Sequence[Span]) -> None:
-        """In colours; in brackets where there are none."""
+        """The tokens of an episode, marked by colours, or by brackets on a console without colours."""
         has_colours = self._console.is_terminal and not self._console.no_color
         opening = {style: "" if has_colours else mark for _, style, mark in LEGEND}
         closing = {style: CLOSING[mark] for style, mark in opening.items()}
@@ -81,7 +81,7 @@ def _framed(text: str, style: str, opening: Mapping[str, str], closing: Mapping[
 
 
 def summary(facts: Mapping[str, Any]) -> str:
-    """Figures and texts among them, in one line."""
+    """The figures and texts of `facts` in one line."""
     shown = []
     for name, value in facts.items():
         if isinstance(value, Mapping) and (inner := summary(value)):

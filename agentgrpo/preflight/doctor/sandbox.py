@@ -1,5 +1,5 @@
-"""The sandbox of tools that run programs, and of an agent's command: tested as it tests itself, and by a program; what
-bounds programs here."""
+"""The sandbox of tools that run programs, and of an agent's command: its self-test, a test program, and the resource
+limits of programs."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _WHY_BOUNDS = (
 
 
 async def look_at_sandbox(case: Case, found: CheckNotes) -> None:
-    """Of every tool that has one, and of the command; it needs nothing else of the run."""
+    """Check the sandbox of every tool that has one, and of the command; no other part of the run is needed."""
     environment = case.config["environment"]
     nodes = case.config["tools"] if takes("environment", environment, "tools") else {}
     boxed: Mapping[str, Any] = {k: n for k, n in nodes.items() if takes("tool", n, "sandbox", name=k)}
@@ -49,7 +49,7 @@ async def _look_at_tool(name: str, node: Mapping[str, Any], found: CheckNotes) -
         found.note(f"{key}=unsafe_subprocess: programs may do what you may do", why=_WHY, key=key)
     began = time.perf_counter()
     try:
-        tool = build_node("tool", {"name": name, **node})  # the sandbox tests itself when it is made
+        tool = build_node("tool", {"name": name, **node})  # the sandbox tests itself when built
     except AgentGrpoError as error:
         found.problem(told(error), why=_WHY, key=key)
         return

@@ -1,4 +1,4 @@
-"""Settings that make no sense together, and packages that they need."""
+"""Settings that conflict with each other, and missing packages."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from agentgrpo.preflight.doctor.finding import CheckNotes
 from agentgrpo.training.learning_rate import too_low, usual_rate
 
 HIGH_LR, LARGE_LR = 1e-2, 1e-4
-"""For any model; for a whole one of LARGE parameters or more."""
+"""HIGH_LR is too high for any model; LARGE_LR is high for full training of LARGE parameters or more."""
 LARGE = 100_000_000
 EXTRAS: Mapping[str, tuple[str, str]] = {
     "environment.openenv": ("websockets", "openenv"),
@@ -22,7 +22,7 @@ EXTRAS: Mapping[str, tuple[str, str]] = {
     "tools.mcp": ("mcp", "mcp"),
     "model.lora": ("peft", "lora"),
 }
-"""What is chosen -> (the module that it imports, the extra that brings it)."""
+"""Chosen part -> (the module that it imports, the extra that installs it)."""
 
 
 def look_at_schedule(case: Case, found: CheckNotes) -> None:
@@ -83,7 +83,7 @@ _LR = "optimizer.lr"
 
 
 def look_at_extras(case: Case, found: CheckNotes) -> None:
-    """Packages that the choices need beyond those that are always there."""
+    """Packages that the chosen parts need beyond the required ones."""
     needed = {}
     for chosen, (module, extra) in EXTRAS.items():
         if chosen in set(_chosen(case.config)):

@@ -1,4 +1,4 @@
-"""Whether what the run asks for answers: retrievers, reranker, pages, tools and the judge, a few times each."""
+"""Whether the run's services answer: retrievers, reranker, pages, tools and the judge, a few requests each."""
 
 from __future__ import annotations
 
@@ -22,15 +22,15 @@ from agentgrpo.run.services import IN_PROCESS
 from agentgrpo.services.cassette import CassetteMiss
 
 PROBES, PAID_PROBES = 8, 2
-"""Requests to each service; to one that asks the open web."""
+"""Requests to each service, and to each service that queries the open web."""
 GIVE_UP = 2
-"""Failures after which nothing more is asked of what has never answered."""
+"""Failures after which a service that never answered gets no more requests."""
 T = TypeVar("T")
 
 
 @dataclass(slots=True)
 class Probes(Generic[T]):
-    """What came of requests, one after the other."""
+    """The results of requests sent one after another."""
 
     answers: list[T] = field(default_factory=list)
     seconds: list[float] = field(default_factory=list)
@@ -47,7 +47,7 @@ class Probes(Generic[T]):
 
 
 async def probe(requests: Sequence[Callable[[], Awaitable[T]]]) -> Probes[T]:
-    """Each once, timed; what never answers is given up early."""
+    """Send each request once and time it; stop early if none succeeds."""
     probes: Probes[T] = Probes()
     for request in requests:
         began = time.perf_counter()
@@ -68,7 +68,7 @@ def _tasks(case: Case, count: int) -> Sequence[Task]:
 
 
 async def look_at_retrievers(case: Case, found: CheckNotes) -> None:
-    """Questions of the training set, as queries."""
+    """Search with questions of the training set."""
     retrievers = case.built.equipment.retrievers
     if not retrievers:
         raise Skipped("nothing is searched")
@@ -111,7 +111,7 @@ def _failed(name: str, probes: Probes[Any], found: CheckNotes, *, why: str, key:
 
 
 async def look_at_rerankers(case: Case, found: CheckNotes) -> None:
-    """The reranker over what a search finds, and pages that passages name."""
+    """The reranker on the results of a search, and the pages that passages link to."""
     environment = case.built.runner.environment
     if not isinstance(environment, SearchOptions) or (environment.reranker is None and environment.fetcher is None):
         raise Skipped("nothing is reranked and no page is fetched")
@@ -151,8 +151,8 @@ async def look_at_rerankers(case: Case, found: CheckNotes) -> None:
 
 
 async def look_at_tools(case: Case, found: CheckNotes) -> None:
-    """Every tool called a few times with invented arguments, as an untrained policy would. What it refuses is its
-    right; what breaks is not."""
+    """Call every tool a few times with invented arguments, as an untrained policy would. A tool may refuse a call, but
+    it must not fail."""
     built = case.built
     environment = built.runner.environment
     if not isinstance(environment, ToolEnvironments) or not environment.tools:
@@ -168,7 +168,7 @@ async def look_at_tools(case: Case, found: CheckNotes) -> None:
             try:
                 async with environment.workspaces.open(task, seed=f"doctor|{name}|{variant}") as workspace:
                     _, record = await environment.toolbox.call(call, workspace, turn=0)
-            except CassetteMiss:  # a made-up call is on none
+            except CassetteMiss:  # no cassette holds a made-up call
                 outcomes["not on the cassette"] += 1
                 continue
             except EpisodeError as error:
@@ -188,7 +188,7 @@ async def look_at_tools(case: Case, found: CheckNotes) -> None:
 
 
 def _used(case: Case) -> dict[str, Counter[str]]:
-    """What came of the calls that the sampled episodes made."""
+    """Tool name -> outcomes of the calls in the sampled episodes."""
     used: dict[str, Counter[str]] = {}
     try:
         episodes = case.episodes
@@ -225,7 +225,7 @@ def _tool_findings(
 
 
 async def look_at_judge(case: Case, found: CheckNotes) -> None:
-    """Right answers of the training set, one request each."""
+    """Right answers of the training set, with one request each."""
     built = case.built
     if "judge" in case.broken:
         raise Skipped("needs: judge, which could not be built")

@@ -1,4 +1,4 @@
-"""Whether there is something to learn at step 0, whether guards would ring, and whether the judge can be trusted."""
+"""Whether step 0 has a learning signal, whether guards would trigger, and whether the judge can be trusted."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from agentgrpo.run.guards import Guard
 from agentgrpo.run.judging import check_judge
 
 FEW = 0.25
-"""Share of groups below which most of the rollout is wasted."""
+"""A share of groups with signal below this wastes most of the rollout."""
 CANARIES, JUDGED_TASKS = 16, 4
 SLOW_S = 2.0
-"""Seconds of judging in a step that are never too many."""
+"""Seconds of judging in a step that are always acceptable."""
 
 
 async def look_at_signal(case: Case, found: CheckNotes) -> None:
-    """Rewards within groups: where all are equal there is no gradient."""
+    """Rewards within groups: a group with equal rewards gives no gradient."""
     built, scored = case.built, case.sample.scored
     whole = [g for g in scored if all(r is not None for r in g.rewards)]
     if not whole:
@@ -59,7 +59,7 @@ async def look_at_signal(case: Case, found: CheckNotes) -> None:
 
 
 async def look_at_guards(case: Case, found: CheckNotes) -> None:
-    """The run's own guards, on what the sample measures: only limits that compare with no earlier step."""
+    """The run's own guards on the sample's metrics; only absolute limits, which need no earlier step."""
     built = case.built
     _ = case.episodes
     _, reasons = keep_trainable(case.sample.scored, is_zero_variance=lambda g: is_zero_variance(g, built.algorithm))
@@ -87,7 +87,7 @@ async def look_at_guards(case: Case, found: CheckNotes) -> None:
 
 
 async def look_at_judging_time(case: Case, found: CheckNotes) -> None:
-    """Seconds that a step would wait for its judge, against those that it samples."""
+    """Seconds of judging in a step, compared with its seconds of sampling."""
     sample = case.sample
     factor = case.rollout.tasks_per_step / max(1, len(sample.scored))
     judging, sampling = sample.reward_s * factor, sample.generation_s * factor
@@ -106,12 +106,12 @@ async def look_at_judging_time(case: Case, found: CheckNotes) -> None:
 
 
 async def look_at_judge_trust(case: Case, found: CheckNotes) -> None:
-    """Known-wrong answers, and right ones (agentgrpo check judge does more of both)."""
+    """Known wrong answers and right ones; `agentgrpo check judge` tests more of both."""
     if "judge" in case.broken:
         raise Skipped("needs: judge, which could not be built")
     built = case.built
     tasks = built.dataset.split("test")[:JUDGED_TASKS] or built.dataset.split("train")[:JUDGED_TASKS]
-    judge = build_part(built.settings.judge, built.meter)  # it is closed with the check
+    judge = build_part(built.settings.judge, built.meter)  # closed with the check
     report = await check_judge(judge, tasks, count=CANARIES, seed=case.run.seed)
     found.facts["tried"] = list(report.lines)
     for finding in report.findings:

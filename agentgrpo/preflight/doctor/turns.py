@@ -1,4 +1,4 @@
-"""How turns end, and what control tokens are: tokenizer, model and renderer must mean the same."""
+"""Ends of turns and control tokens: tokenizer, model and renderer must agree on them."""
 
 from __future__ import annotations
 
@@ -15,12 +15,13 @@ from agentgrpo.renderers.tokens import added_tokens
 from agentgrpo.training.policy import Policy
 
 MAX_CONTROLS = 256
-"""Added tokens that are tried."""
+"""Maximum number of added tokens to try."""
 _KEY = "model.renderer"
 
 
 async def look_at_stops(case: Case, found: CheckNotes) -> None:
-    """The end of a turn is one token for everybody, and a sampled one ends the turn."""
+    """Tokenizer, model and renderer must end a turn with the same single token, and sampling that token must end the
+    turn."""
     built = case.built
     tokenizer, renderer = built.policy.tokenizer, built.renderer
     stops = set(renderer.stop_token_ids)
@@ -38,7 +39,7 @@ async def look_at_stops(case: Case, found: CheckNotes) -> None:
 
 
 def _model_ends(policy: Policy, stops: set[int], renderer: Renderer, found: CheckNotes) -> None:
-    """What the model was trained to end its turns with, and ends none here: it is no control token."""
+    """The model's own end-of-turn tokens must be stop tokens here."""
     source, ends = policy.ends
     found.facts[f"eos of {source}"] = sorted(ends)
     missing = sorted({*ends} - stops)
@@ -59,7 +60,7 @@ def _model_ends(policy: Policy, stops: set[int], renderer: Renderer, found: Chec
 
 
 def _controls(renderer: Renderer, added: dict[str, int], found: CheckNotes) -> None:
-    """Every added token is written as itself and read as itself."""
+    """Every added token must encode to itself and decode to itself."""
     wrong = []
     for text, i in list(added.items())[:MAX_CONTROLS]:
         if renderer.encode_action(text) != (i,) or renderer.decode([i]) != text:
@@ -74,7 +75,7 @@ def _controls(renderer: Renderer, added: dict[str, int], found: CheckNotes) -> N
 
 
 def _written_end(case: Case, found: CheckNotes) -> None:
-    """A demonstrated turn ends with what ends a sampled one."""
+    """A demonstrated turn must end with a stop token or stop string, like a sampled turn."""
     renderer: Any = case.built.renderer
     if not hasattr(renderer, "write"):
         return
@@ -89,7 +90,7 @@ def _written_end(case: Case, found: CheckNotes) -> None:
 
 
 async def look_at_ends(case: Case, found: CheckNotes) -> None:
-    """Of the sampled turns: each that is said to have stopped ends with what stops it, and nothing follows a stop."""
+    """Every sampled turn that stopped must end with its stop token, and no token may follow a stop token."""
     said = [s for e in case.episodes for s in case.sample.recording.said_in(e, STREAM)]
     stopped = [s for s in said if s.completion.finish_reason is FinishReason.STOP]
     renderer = case.built.renderer

@@ -1,4 +1,4 @@
-"""What is written between turns: the renderer must only append, and read back what it writes."""
+"""The text between turns: the renderer must only append, and must parse the calls and answers it writes."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _KEY = "model.renderer"
 
 
 def specs_of(case: Case) -> Sequence[ToolSpec]:
-    """What the policy may call; empty for an agent that calls nothing by a renderer."""
+    """Tools that the policy may call; empty for an agent that calls no tools through the renderer."""
     built, chosen = case.built, case.config["environment"]
     if takes("environment", chosen, "schema"):
         return schema_of(chosen.get("schema", MemoryOptions.schema)).specs
@@ -37,7 +37,7 @@ def specs_of(case: Case) -> Sequence[ToolSpec]:
 
 
 async def look_at_template(case: Case, found: CheckNotes) -> None:
-    """A conversation of several turns: what has been said stays as it was."""
+    """A conversation of several turns: rendering a later message must not change earlier ones."""
     built = case.built
     task = built.dataset.split("train")[0]
     renderer, specs = built.renderer, specs_of(case)
@@ -63,7 +63,7 @@ def _call(spec: ToolSpec, turn: int) -> ToolCall:
 
 
 def _messages(tokenizer: Any, specs: Sequence[ToolSpec]) -> list[dict[str, Any]]:
-    """Question, calls and results in turn, answer, and a second question with its answer."""
+    """A question, alternating calls and results, an answer, and a second question with its answer."""
     thought = "<think>\nprobe\n</think>\n\n" if "think>" in str(tokenizer.chat_template) else ""
     messages: list[dict[str, Any]] = [{"role": "user", "content": "probe"}]
     for turn, spec in enumerate(list(specs) * TURNS):
@@ -79,8 +79,8 @@ def _messages(tokenizer: Any, specs: Sequence[ToolSpec]) -> list[dict[str, Any]]
 
 
 def _by_template(tokenizer: Any, specs: Sequence[ToolSpec], found: CheckNotes) -> list[str]:
-    """The text of the conversation after each message, as the model's own template writes it; empty where it
-    refuses."""
+    """The text of the conversation after each message, as the model's own chat template writes it; empty if the
+    template refuses the conversation."""
     messages = _messages(tokenizer, specs)
     tools = [function(spec) for spec in specs] or None
     try:
@@ -89,7 +89,7 @@ def _by_template(tokenizer: Any, specs: Sequence[ToolSpec], found: CheckNotes) -
             lambda: json.dumps([write(messages[: n + 1]) for n in range(len(messages))]), "the chat template"
         )
         texts = [str(text) for text in json.loads(made)]
-    except Exception as error:  # templates refuse by raising whatever they like
+    except Exception as error:  # chat templates raise arbitrary exceptions
         found.facts["chat template"] = f"refuses calls and results: {' '.join(str(error).split())[:200]}"
         return []
     found.facts["chat template"] = f"{len(messages)} messages rendered"
@@ -111,7 +111,7 @@ def _prefixes(texts: Sequence[str], found: CheckNotes) -> None:
 
 
 def _by_renderer(renderer: ChatRenderer, specs: Sequence[ToolSpec]) -> str:
-    """The end of the same conversation as our renderer appends it, from the first turn on."""
+    """The end of the same conversation, from the first turn on, as our renderer appends it."""
     ids: list[int] = []
     for turn, spec in enumerate((list(specs) * TURNS)[:TURNS]):
         call = _call(spec, turn)
@@ -121,12 +121,12 @@ def _by_renderer(renderer: ChatRenderer, specs: Sequence[ToolSpec]) -> str:
 
 
 def _same(theirs: str, ours: str, found: CheckNotes) -> None:
-    """Only told: reasoning and what the template drops make them differ without harm."""
+    """Only a fact, not a finding: reasoning, and text that the template drops, make the two differ without harm."""
     found.facts["continues as the template does"] = ours.strip() in theirs
 
 
 async def look_at_parser(case: Case, found: CheckNotes) -> None:
-    """Calls and answers, written as a policy would sample them and read back."""
+    """Calls and answers, written as a policy would sample them and parsed again."""
     renderer, specs = case.built.renderer, specs_of(case)
     environment = case.built.runner.environment
     if isinstance(environment, SearchOptions):

@@ -1,11 +1,11 @@
-"""`agentgrpo plan`: what a run would take of memory, time, calls, money and disk, from its configuration alone, and
-where it takes too much, which settings would help, and by how much.
+"""`agentgrpo plan`: estimates a run's memory, time, calls, money and disk from its configuration alone. If a limit is
+exceeded, it names the settings that would help, and how much each would save.
 
-Nothing is loaded, downloaded or written: the model is a shape, and the data is counted only where it lies on this
-machine. Only where hardware says nothing of its speed, and the device is here, it is measured for a moment.
+Nothing is loaded, downloaded or written: the model is only a shape, and the data is counted only if it is on this
+machine. If the configuration gives no device speed and the device is here, the speed is measured briefly.
 
     parts.py    configuration --> model without weights, engine, work of a step
-    calls.py    configuration --> calls that an episode makes at most
+    calls.py    configuration --> maximum number of calls of an episode
     estimate.py all of these --> Plan
     knobs.py    a Plan that does not fit --> other settings, each planned
     report.py   Plan --> lines
@@ -30,9 +30,9 @@ __all__ = ["plan"]
 
 
 def plan(config: dict[str, Any], command: Command) -> VerbResult:
-    """Print it; exit code 1 where the run does not fit into the memory of its device. What else may be too much, such
-    as a disk, is said: it may be of another machine than this one, and a run that finds too little ends in order. Each
-    member of a suite is planned with its share of a step. Raises ConfigError where the model's shape cannot be known.
+    """Print the plan; exit code 1 if the run does not fit into the memory of its device. Other shortages, such as disk
+    space, are only reported: the run may use another machine, and a run that meets such a limit ends in order. Each
+    member of a suite is planned with its share of a step. Raises ConfigError if the model's shape is unknown.
     """
     launch, given = Launch.of(), command.arguments["processes"]
     if launch.rank:
@@ -55,5 +55,5 @@ def plan(config: dict[str, Any], command: Command) -> VerbResult:
 
 def _count(given: str) -> int:
     if not given.isdecimal() or int(given) < 1:
-        raise ConfigError(f"--processes {given}; a number of 1 or more is allowed: that of the devices that train")
+        raise ConfigError(f"--processes {given}; allowed is the number of training devices, 1 or more")
     return int(given)

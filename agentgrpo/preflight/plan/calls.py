@@ -1,4 +1,4 @@
-"""Calls that leave the run, or cost something: what an episode and its judgement make of them at most."""
+"""Maximum number of calls by an episode and its grading that leave the run or cost something."""
 
 from __future__ import annotations
 
@@ -12,32 +12,32 @@ from agentgrpo.preflight.plan.device import BOUND, ESTIMATE
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlannedCalls:
-    """Of one kind. basis: at most, or an estimate where no setting bounds them."""
+    """Calls of one kind. basis: a bound, or an estimate if no setting bounds them."""
 
     kind: str
-    """As the budget has it: vdb | web | rerank | fetch | mcp | judge | reader | validity; or tool."""
+    """The budget's name for it: vdb | web | rerank | fetch | mcp | judge | reader | validity; or tool."""
     where: str
-    """The node that makes them."""
+    """The configuration node that makes the calls."""
     per_episode: float
     per_evaluation: float
-    """Of one episode of an evaluation: the judge also grades the answer against another task."""
+    """Calls for one evaluation episode: the judge also grades the answer against another task."""
     basis: str = BOUND
     note: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Episodes:
-    """How many, of what. No repeats of episodes that failed."""
+    """Numbers of episodes, without retries of failed ones."""
 
     of_step: int
     trained: int
-    """Of all steps."""
+    """Episodes of all steps."""
     evaluated: int
-    """Of all evaluations."""
+    """Episodes of all evaluations."""
 
 
 def episodes_of(run: RunSettings, rollout: RolloutSettings) -> Episodes:
-    """At most: every step drawing all its further rounds."""
+    """Maximum numbers of episodes: every step draws all its refill rounds."""
     of_step = rollout.tasks_per_step * rollout.group_size * (1 + rollout.refill_rounds)
     tested = 2 * run.eval.tasks * (1 + run.eval.samples_per_task) if run.final_eval else 0
     developed = (run.max_steps // run.eval_every + 1) * run.eval_tasks if run.eval_every else 0
@@ -45,7 +45,7 @@ def episodes_of(run: RunSettings, rollout: RolloutSettings) -> Episodes:
 
 
 def calls_of(config: Mapping[str, Any], *, turns: float, questions: float) -> list[PlannedCalls]:
-    """Every kind that there is."""
+    """Every kind of call that this configuration makes."""
     return [*_agents(config, turns, questions), *_judges(config, questions)]
 
 
@@ -60,7 +60,7 @@ def _agents(config: Mapping[str, Any], turns: float, questions: float) -> Iterat
         if environment["reranker"]["name"] not in ("none", "lexical"):
             yield _bounded("rerank", "environment.reranker", most, "one a search", BOUND, allowed)
         if environment["fetcher"]["name"] != "none":
-            pages = environment["max_turns"] * environment["max_url_fetch"]  # a forced answer fetches none
+            pages = environment["max_turns"] * environment["max_url_fetch"]  # a forced answer fetches no page
             yield _bounded(
                 "fetch", "environment.fetcher", pages, "environment.max_turns x max_url_fetch", BOUND, allowed
             )
@@ -96,7 +96,7 @@ def _tools(config: Mapping[str, Any], turns: float) -> Iterator[PlannedCalls]:
 
 
 def _searches(config: Mapping[str, Any], most: float, said: str, basis: str) -> Iterator[PlannedCalls]:
-    """Either kind may be all of them."""
+    """The searches may all be of either kind, so each kind gets the whole limit."""
     web, allowed = (config["retriever"].get("web") or {}).get("name", "none"), config["budget"]["per_episode"]["calls"]
     yield _bounded("vdb", "retriever", most, said, basis, allowed)
     if web != "none":
@@ -104,13 +104,13 @@ def _searches(config: Mapping[str, Any], most: float, said: str, basis: str) -> 
 
 
 def _judges(config: Mapping[str, Any], questions: float) -> Iterator[PlannedCalls]:
-    """One for each node of a judge that asks a model; a router's are counted as if each had every answer."""
+    """Calls of each judge node that asks a model; each node of a router counts as if it graded every answer."""
     answers = questions if any(n.get("name") in ("questions", "questions_by_metric") for n in _nodes(config)) else 1.0
     for path, node, claims in _asking(config["judge"], "judge"):
-        controls = (1 if claims is None else 2) * bool(node.get("control"))  # a claim's passages have one of their own
+        controls = (1 if claims is None else 2) * bool(node.get("control"))  # a claim's passages have their own control
         votes = (node.get("repeats", 1) + controls) * (1 + node.get("verdict_retries", 0))
         note = f"{answers:.3g} answers x {votes}"
-        if claims is not None:  # an answer to another question is graded without what it cites
+        if claims is not None:  # an answer to another question is graded without its citations
             note = f"{answers:.3g} answers x {claims} claims x {votes}"
         most = answers * votes * (1 if claims is None else claims)
         yield PlannedCalls(
@@ -129,7 +129,7 @@ def _nodes(config: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
 
 
 def _asking(node: Any, path: str, claims: int | None = None) -> Iterator[tuple[str, Mapping[str, Any], int | None]]:
-    """(path, node, the claims of an answer that it is asked about; None = about the answer)."""
+    """(path, node, number of claims per answer that the node grades; None = it grades the answer)."""
     if isinstance(node, Mapping):
         if "completer" in node:
             yield path, node, claims
@@ -141,7 +141,7 @@ def _asking(node: Any, path: str, claims: int | None = None) -> Iterator[tuple[s
 def _bounded(
     kind: str, where: str, count: float, note: str, basis: str, allowed: Mapping[str, int | None]
 ) -> PlannedCalls:
-    """allowed: budget.per_episode.calls, after which a kind is refused."""
+    """allowed: budget.per_episode.calls; further calls of a kind are refused."""
     limit = allowed.get(kind)
     if limit is not None and limit < count:
         count, note, basis = limit, f"budget.per_episode.calls.{kind}={limit}", BOUND

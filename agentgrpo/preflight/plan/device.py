@@ -1,7 +1,7 @@
-"""What a run will take of the memory of one device, and of the disk, from a model's shape alone.
+"""The device memory and disk space that a run will take, from a model's shape alone.
 
-Counted exactly: parameters, and the bytes of weights, gradients, optimizer state and reference (of sharded ones up to
-the padding of uneven shares). All else is an estimate or a bound, and says so.
+Exact figures: parameters, and the bytes of weights, gradients, optimizer state and reference (with sharding, exact up
+to the padding of uneven shares). All other figures are marked as an estimate or a bound.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ GIB = 2**30
 EXACT, ESTIMATE, BOUND = "exact", "estimate", "at most"
 ALWAYS, ROLLOUT, UPDATE = "always", "rollout", "update"
 LARGE_SHARE = 0.9
-"""Of a device's memory that a plan may fill: the rest is for the allocator, the kernels and what an estimate missed."""
+"""Share of a device's memory that a plan may fill; the rest is for the allocator, the kernels and estimation errors."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,33 +40,33 @@ class MemoryLine:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineFacts:
-    """What of the engine decides how many keys and values there are at once."""
+    """The engine's settings that determine how many keys and values it holds at once."""
 
     slots: int
     kv_budget: int | None
     max_context: int
-    """Tokens of one context."""
+    """Maximum tokens of one context."""
     servers: int = 0
-    """Servers that sample on devices of their own; 0 = this process samples."""
+    """Number of servers that sample on their own devices; 0 = this process samples."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WeightsMemory:
-    """Numbers of a model, by what becomes of them."""
+    """Numbers of weights in a model, by use."""
 
     total: int
     trained: int
     sharded: int
-    """Of the trained ones those in decoder layers, which fsdp shares out."""
+    """Trained weights in decoder layers, which fsdp shards."""
     trained_tensors: int
     saved: int
-    """Those that a checkpoint holds: all, or an adapter's."""
+    """Weights in a checkpoint: all, or an adapter's."""
     head: int = 0
-    """Those of the output layer, which only sampled tokens meet."""
+    """Weights of the output layer, which processes sampled tokens only."""
     looked_up: int = 0
-    """Input embeddings that are no output layer's, too: no product has them."""
+    """Input embeddings that are not also the output layer; they take part in no product."""
     is_tied: bool = False
-    """The output layer is the input embeddings."""
+    """True if the output layer shares the input embeddings."""
 
     @classmethod
     def of(cls, model: PreTrainedModel) -> WeightsMemory:
@@ -88,12 +88,12 @@ class WeightsMemory:
 
     @property
     def body(self) -> int:
-        """Those that every token meets."""
+        """Weights that process every token."""
         return self.total - self.head - self.looked_up
 
 
 class MemoryPlan:
-    """Of one of `processes` devices."""
+    """The memory needed by each of `processes` devices."""
 
     def __init__(
         self,
@@ -115,18 +115,18 @@ class MemoryPlan:
 
     @property
     def weight_bytes(self) -> int:
-        """Of one whole copy of the model."""
+        """Bytes of one whole copy of the model."""
         w = self.weights
         return w.total * self._size + w.trained * (self._trained_size - self._size)
 
     @property
     def read_bytes(self) -> int:
-        """Of the weights that a sampled token meets."""
+        """Bytes of the weights that are read for each sampled token."""
         return self.weight_bytes - self.weights.looked_up * self._size
 
     @property
     def recomputes(self) -> bool:
-        """Whether the update computes the longest contexts' layers twice."""
+        """Whether the update recomputes layers in the backward pass for the longest contexts."""
         h = self._hardware
         if h.activation_checkpointing is not None:
             return h.activation_checkpointing
@@ -135,49 +135,51 @@ class MemoryPlan:
 
     @property
     def kv_token_bytes(self) -> int:
-        """Keys and values of one token."""
+        """Bytes of the keys and values of one token."""
         return CacheShape.of(self._model)._replace(dtype=DTYPES[self._hardware.dtype]).token_bytes
 
     @property
     def episodes_at_once(self) -> int:
-        """Contexts that the engine may hold at once."""
+        """Maximum number of contexts in the engine at once."""
         r = self._rollout
         of_process = ceil(r.tasks_per_step / self.processes) * r.group_size
         return min(self._engine.slots, r.max_concurrent_episodes, of_process)
 
     @property
     def optimizer_bytes(self) -> int:
-        """Of all of the state, wherever it is: two moments, a step count each, a float32 copy of smaller weights."""
+        """Bytes of the whole optimizer state over all processes: two moments, a step count per tensor, and a float32
+        copy of half-precision weights."""
         w = self.weights
         copies = 4 if self._trained_size < 4 else 0
         return w.trained * (2 * max(4, self._trained_size) + copies) + 4 * w.trained_tensors
 
     @property
     def saved_bytes(self) -> int:
-        """Of the model in a checkpoint: all, or an adapter."""
+        """Bytes of the model in a checkpoint: all weights, or an adapter."""
         w = self.weights
         return w.saved * (self._trained_size if w.saved < w.total else self._size)
 
     @property
     def sync_bytes(self) -> int:
-        """Of the files of one version that servers read: an adapter, or all, tied embeddings as two tensors."""
+        """Bytes of a version's files, which servers read: an adapter, or all weights, with tied embeddings as two
+        tensors."""
         w = self.weights
         return self.saved_bytes + (w.head * self._size if w.saved == w.total and w.is_tied else 0)
 
     @property
     def checkpoint_bytes(self) -> int:
-        """Tensors of one checkpoint."""
+        """Bytes of a checkpoint's tensors."""
         w, a = self.weights, self._algorithm
         moving = 4 * w.trained if a.needs_reference and a.reference != "frozen" else 0
         sampler = w.trained * self._trained_size if a.max_staleness else 0
         return self.saved_bytes + self.optimizer_bytes + moving + sampler
 
     def lines(self) -> list[MemoryLine]:
-        """Everything, in no order."""
+        """Every line, in no particular order."""
         return [*self._held(), *self._rollout_lines(), *self._update_lines()]
 
     def peak(self, phase: str) -> int:
-        """Bytes that there are at once in ROLLOUT or UPDATE."""
+        """Bytes used at once in the phase ROLLOUT or UPDATE."""
         return sum(line.num_bytes for line in self.lines() if line.when in (ALWAYS, phase))
 
     @property
@@ -185,7 +187,7 @@ class MemoryPlan:
         return max(self.peak(ROLLOUT), self.peak(UPDATE))
 
     def room(self, memory_bytes: int) -> int:
-        """Bytes that keys and values may take of a device."""
+        """Bytes of a device's memory left for keys and values."""
         held = sum(line.num_bytes for line in self._held())
         return int(LARGE_SHARE * memory_bytes) - held
 
@@ -193,14 +195,14 @@ class MemoryPlan:
         return self.need <= LARGE_SHARE * memory_bytes
 
     def _share(self, num_bytes_each: int) -> int:
-        """Of what there is for every trained weight, this process's."""
+        """This process's share of a state with `num_bytes_each` bytes for every trained weight."""
         w = self.weights
         sharded = w.sharded if self._is_sharded else 0
         return (w.trained - sharded + ceil(sharded / self.processes)) * num_bytes_each
 
     @property
     def _optimizer_here(self) -> int:
-        """This process's part of the optimizer's state, in bytes."""
+        """This process's part of the optimizer state, in bytes."""
         return -(-self.optimizer_bytes * self._share(1) // self.weights.trained)
 
     def _held(self) -> list[MemoryLine]:
@@ -286,7 +288,7 @@ class MemoryPlan:
 
 
 def table(rows: Sequence[Sequence[str]]) -> list[str]:
-    """Columns side by side, the second one to the right."""
+    """Pad the columns; the second one is aligned right."""
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     padded = [
         [

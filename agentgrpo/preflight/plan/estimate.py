@@ -1,4 +1,4 @@
-"""The plan of a run: all its figures, from a configuration."""
+"""The plan of a run: all its figures, computed from a configuration."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ PROCESSES = (1, 2, 4, 8, 16, 32, 64)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlannedCost:
-    """Of one kind of calls, at most: of a step, and of the run with its evaluations."""
+    """Maximum calls of one kind: in a step, and in the run with its evaluations."""
 
     calls: PlannedCalls
     of_step: float
     of_run: float
     price: tuple[float, str] | None
     is_counted: bool
-    """By the budget."""
+    """True if the budget counts these calls."""
 
     def money(self, count: float) -> float:
         return count * self.price[0] if self.price else 0.0
@@ -39,7 +39,9 @@ class PlannedCost:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """memory_bytes: of a device, None where unknown; whose: who says so. rate: None where unknown."""
+    """memory_bytes: memory of a device, or None if unknown; whose: its source. rate: a device's speed, or None if
+    unknown.
+    """
 
     config: Mapping[str, Any]
     model: PreTrainedModel
@@ -48,7 +50,7 @@ class Plan:
     memory_bytes: int | None
     whose: str
     by_processes: Mapping[int, int]
-    """Number of processes -> bytes of one device."""
+    """Number of processes -> bytes needed on each device."""
     engine: EngineFacts
     step: StepWork
     rate: Rate | None
@@ -65,7 +67,7 @@ class Plan:
 
     @property
     def seconds(self) -> Mapping[str, float]:
-        """Of a step, by part; empty where the device's speed is unknown."""
+        """Seconds of a step by part; empty if the device's speed is unknown."""
         if self.rate is None:
             return {}
         return seconds(
@@ -79,30 +81,31 @@ class Plan:
 
     @property
     def run_seconds(self) -> float:
-        """Of all steps; 0 where the device's speed is unknown."""
+        """Seconds of all steps; 0 if the device's speed is unknown."""
         return sum(self.seconds.values()) * self.run.max_steps
 
     @property
     def disk_bytes(self) -> int:
-        """Tensors in the run directory, at most: checkpoints that are kept and one that is being written, and where
-        servers sample the weights that they read, of two versions and one that is being written."""
+        """Maximum bytes of tensors in the run directory: the kept checkpoints and one being written. With sampling
+        servers also their weights: two versions and one being written."""
         kept = self.run.keep_last + self.run.keep_best + 1 if self.run.checkpoint_every else 0
         return kept * self.memory.checkpoint_bytes + (3 * self.sync_bytes if self.engine.servers else 0)
 
     @property
     def sync_bytes(self) -> int:
-        """What a server reads of one version."""
+        """Bytes that a server reads for one version of the weights."""
         return self.memory.sync_bytes
 
     @property
     def free_bytes(self) -> int | None:
-        """Of the disk where the run directory would be."""
+        """Free bytes on the disk where the run directory would be."""
         folder = "runs" if self.run.dir in (".", "not chosen yet") else self.run.dir
         return free_disk(Path(folder).absolute())
 
     @property
     def money(self) -> tuple[float, float]:
-        """Of a step and of the run, at most; 0 where no price is said. A search is one of vdb or web: the dearer."""
+        """Maximum cost of a step and of the run; 0 without prices. Each search is a vdb or a web call, so only the
+        dearer kind counts."""
         others = [c for c in self.costs if c.calls.kind not in ("vdb", "web")]
         searches = [c for c in self.costs if c.calls.kind in ("vdb", "web")]
         dearest = sorted(searches, key=lambda c: c.money(c.of_run))[-1:]
@@ -164,8 +167,11 @@ def estimate(
     model: tuple[PreTrainedModel, str] | None = None,
     rate: Rate | None = None,
 ) -> Plan:
-    """processes: None = as few as fit where the layers are shared out (fsdp), else 1. model and rate: those of an
-    earlier plan of the same, which need not be found again. Raises ConfigError where the model's shape is unknown."""
+    """Estimate the plan.
+
+    processes: None = the fewest that fit with fsdp, else 1. model and rate: reused from an earlier plan with the same
+    model and device. Raises ConfigError if the model's shape is unknown.
+    """
     hardware: Hardware = build_node("hardware", config["hardware"])
     rollout: RolloutSettings = build_node("rollout", config["rollout"])
     run: RunSettings = build_node("run", config["run"])

@@ -1,4 +1,5 @@
-"""Which setting would help a run that takes too much, and by how much: every one is turned and planned anew."""
+"""Settings that would help a run that exceeds a limit. Each candidate is changed and planned again, which shows how
+much it saves."""
 
 from __future__ import annotations
 
@@ -15,25 +16,25 @@ from agentgrpo.preflight.plan.limits import LONG_S, Overrun, overruns
 from agentgrpo.run.first_look import SHORTER
 
 LEAST = 0.01
-"""Share of what is taken that a setting must save to be named."""
+"""A setting must save at least this share to be named."""
 RANK = 16
 SERVER = "http://127.0.0.1:8000"
 USUAL = 8
-"""GPUs of a machine."""
+"""Typical number of GPUs in a machine."""
 LEAST_TOKENS, LEAST_CONTEXT = 64, 1024
-"""Of a turn and of an episode: with fewer most tasks cannot be solved."""
+"""Smallest suggested tokens of a turn and of an episode's context: below these most tasks cannot be solved."""
 GPU: Mapping[str, Any] = {"device": "cuda", "memory_gib": 80.0, "peak_tflops": 312.0, "bandwidth_gib_s": 1899.0}
-"""What hardware=single_gpu says of itself: an A100."""
+"""The values of the preset hardware=single_gpu: an A100."""
 Settings = Mapping[str, Any]
 """Dotted key -> value; `--processes` is the flag, `engine` and `hardware` are presets."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Knob:
-    """Settings, and what the run would take with them of what is short."""
+    """Settings, and the amount of the scarce resource that the run would take with them."""
 
     of: str
-    """memory | disk | money | ..., as limits.overruns names it."""
+    """Kind of limit, as in limits.overruns: memory | disk | time | money | calls."""
     settings: Settings
     takes: float
     saves: float
@@ -54,8 +55,8 @@ class Knob:
 
 
 def helpful(config: Mapping[str, Any], plan: Plan) -> list[Knob]:
-    """For everything that is short: settings that help, the most helpful first, and where none of them does alone,
-    several together that do. Empty where all fits."""
+    """For every exceeded limit: settings that help, most helpful first. If none suffices alone, a combination that does
+    follows. Empty if the plan fits."""
     return [knob for short in overruns(plan) for knob in _for(config, plan, short)]
 
 
@@ -75,7 +76,7 @@ def _for(config: Mapping[str, Any], plan: Plan, short: Overrun) -> list[Knob]:
 
 
 def _fewest(knobs: Sequence[Knob]) -> list[Knob]:
-    """Of those that differ in the number of processes alone the least that fits, else one: USUAL."""
+    """Keep one of the knobs that change only the number of processes: the smallest that fits, else USUAL."""
     counted = [k for k in knobs if "--processes" in k.settings]
     chosen = next((k for k in counted if k.fits), None)
     chosen = chosen or next((k for k in counted if k.settings["--processes"] >= USUAL), None)
@@ -83,7 +84,7 @@ def _fewest(knobs: Sequence[Knob]) -> list[Knob]:
 
 
 def _turn(config: Mapping[str, Any], plan: Plan, short: Overrun, settings: Settings) -> Knob | None:
-    """The plan with these settings, held against the same limit; None where they cannot be."""
+    """Plan again with these settings and compare with the same limit; None if the settings are invalid."""
     changed = copy.deepcopy(dict(config))
     processes = plan.memory.processes
     for key, value in settings.items():
@@ -139,7 +140,7 @@ def _memory(plan: Plan) -> Iterator[Settings]:
 
 
 def _keys_and_values(plan: Plan) -> Iterator[Settings]:
-    """The largest budget that fits, or the least there can be; fewer episodes at once where servers are unknown."""
+    """The largest KV budget that fits, or the smallest possible one; and the vLLM engine if it is available."""
     least = bucketed(plan.engine.max_context)
     room = plan.memory.room(plan.memory_bytes or 0) // plan.memory.kv_token_bytes // 1024 * 1024
     yield {"engine.kv_budget": max(least, room)}
@@ -159,8 +160,8 @@ def _disk(plan: Plan) -> Iterator[Settings]:
 
 
 def _time(plan: Plan) -> Iterator[Settings]:
-    """What makes fewer or shorter steps: half or a quarter of each. On a CPU also all that makes a first look short,
-    and a GPU."""
+    """Settings for fewer or shorter steps: a half or a quarter of each. On a CPU also the settings of a short first
+    run, and a GPU."""
     r, h, config, node = plan.rollout, plan.hardware, plan.config, plan.config["model"]
     yield {"run.max_steps": max(SHORTER["run.max_steps"], int(LONG_S / sum(plan.seconds.values())))}
     if r.tasks_per_step > 1:
@@ -188,7 +189,7 @@ def _time(plan: Plan) -> Iterator[Settings]:
 
 
 def _spending(plan: Plan) -> Iterator[Settings]:
-    """What makes fewer calls: half of each, and as many steps as the limit allows."""
+    """Settings for fewer calls: a half of each, and as many steps as the limit allows."""
     r, run, environment = plan.rollout, plan.run, plan.config["environment"]
     for short in overruns(plan):
         if short.each_step and short.kind != "time":

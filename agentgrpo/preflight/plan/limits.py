@@ -1,4 +1,4 @@
-"""What a plan may not take more of, and whether it does."""
+"""The limits of a plan, and whether it exceeds them."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from agentgrpo.preflight.plan.device import LARGE_SHARE
 from agentgrpo.preflight.plan.estimate import Plan
 
 LONG_S = 86_400.0
-"""A run that is estimated to take longer is told what would shorten it."""
+"""A run that is estimated to take longer than this gets advice on shortening it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Overrun:
-    """`measure` of the plan is `takes`, more than `limit`; `said` is where the limit is from. memory and disk are in
-    bytes, time in seconds."""
+    """The plan's value of `measure` is `takes`, more than `limit`; `said` names the source of the limit. Memory and
+    disk are in bytes, time in seconds."""
 
     kind: str
     takes: float
@@ -24,11 +24,11 @@ class Overrun:
     said: str
     measure: Callable[[Plan], float]
     each_step: float = 0.0
-    """What a step adds to it, of what is counted over a run."""
+    """The increase per step, for quantities counted over a run."""
 
 
 def overruns(plan: Plan) -> Iterator[Overrun]:
-    """Everything that is short."""
+    """Yield every limit that the plan exceeds."""
     for limit in _limits(plan):
         if limit.takes > limit.limit:
             yield limit
@@ -63,7 +63,7 @@ def _limits(plan: Plan) -> Iterator[Overrun]:
 
 
 def _budgets(plan: Plan) -> Iterator[Overrun]:
-    """What a run would be stopped by."""
+    """Budget limits, each of which would stop a run."""
     step, run = plan.config["budget"]["per_step"], plan.config["budget"]["per_run"]
     if step["money"] is not None:
         yield _budget("money", "per_step.money", step["money"], lambda p: p.money[0], plan)

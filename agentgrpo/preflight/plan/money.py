@@ -1,4 +1,4 @@
-"""What calls cost, as far as the configuration says a price: of a call (budget.prices), and of a model's tokens."""
+"""The price of calls, as far as the configuration gives one: per call (budget.prices), and per token of a model."""
 
 from __future__ import annotations
 
@@ -10,13 +10,15 @@ from agentgrpo.run.services import IN_PROCESS
 
 CHARS_PER_TOKEN = 3.0
 INSTRUCTIONS = 400
-"""Tokens of a prompt beside what it quotes: a guess."""
+"""A guess at the tokens of a prompt beside the text that it quotes."""
 _PARTS: Mapping[str, str] = {"vdb": "retriever", "web": "web", "rerank": "reranker", "fetch": "fetcher"}
-"""Kind of calls -> kind of part that makes them."""
+"""Kind of call -> the part that makes it."""
 
 
 def is_counted(calls: PlannedCalls, config: Mapping[str, Any]) -> bool:
-    """Whether the budget counts them: a service outside of this process is asked, and not a cassette alone."""
+    """Whether the budget counts these calls: they go to a service outside this process and the cassette is not
+    strict.
+    """
     if config["cassette"]["mode"] == "strict":
         return False
     node = _node(calls.where, config)
@@ -26,7 +28,7 @@ def is_counted(calls: PlannedCalls, config: Mapping[str, Any]) -> bool:
 
 
 def price_of(calls: PlannedCalls, config: Mapping[str, Any]) -> tuple[float, str] | None:
-    """(of one call, how that is known); None where nobody says a price, and where no budget counts them."""
+    """(price per call, its source); None if no price is configured or the budget does not count the calls."""
     if not is_counted(calls, config):
         return None
     of_call = config["budget"]["prices"].get(calls.kind) or 0.0
@@ -49,7 +51,7 @@ def _tokens(calls: PlannedCalls, config: Mapping[str, Any]) -> tuple[float, str]
 
 
 def _node(where: str, config: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Empty where there is none."""
+    """The configuration node at a dotted path, or {}."""
     node: Any = config
     for key in where.split("."):
         node = node.get(key) if isinstance(node, Mapping) else None

@@ -1,4 +1,4 @@
-"""The configuration as far as a plan needs it: the model without weights, the engine's limits, the work of a step."""
+"""The parts of the configuration that a plan needs: the model without weights, the engine's limits, a step's work."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from agentgrpo.training.remote_code import plain_config, trusted_config
 
 
 def model_of(part: WarmStart | ModelPath, *, seed: int) -> tuple[PreTrainedModel, str]:
-    """The model that would train, without weights, and where its shape is from."""
+    """The model that would train, without weights, and the source of its shape."""
     config, source = _config(part)
     trusted = isinstance(part, ModelPath) and part.trust_remote_code
     model = weightless(config, local_folder(part.path, part.revision) if trusted else None)  # type: ignore[union-attr]
@@ -70,10 +70,10 @@ def _config(part: WarmStart | ModelPath) -> tuple[PretrainedConfig, str]:
 
 def engine_of(config: Mapping[str, Any], model: PreTrainedModel) -> EngineFacts:
     node, own = config["engine"], int(model.config.get_text_config().max_position_embeddings)
-    of_node = None if "model" in node else node.get("max_context")  # an endpoint's model is another one
+    of_node = None if "model" in node else node.get("max_context")  # an endpoint's model is another model
     limits = (of_node, config["environment"].get("max_context"), own)
     contexts = [int(limit) for limit in limits if limit is not None]
-    refuse_context(int(of_node or own), own, None)  # as the engine does, which no run would begin without
+    refuse_context(int(of_node or own), own, None)  # the engine refuses this too, so no run would start
     refuse_other_attention(model, int(of_node or own))
     urls = node.get("urls") if takes("engine", node, "urls") else None
     servers = len(urls) if isinstance(urls, list | tuple) else int(urls is not None)
@@ -92,7 +92,7 @@ def engine_of(config: Mapping[str, Any], model: PreTrainedModel) -> EngineFacts:
 
 
 def device_memory(hardware: Hardware) -> tuple[int | None, str]:
-    """Bytes, and whose they are; None where nobody knows."""
+    """(device memory in bytes, its source); bytes are None if unknown."""
     if hardware.memory_gib is not None:
         return int(hardware.memory_gib * GIB), "hardware.memory_gib"
     if hardware.device == "cpu":
@@ -103,14 +103,14 @@ def device_memory(hardware: Hardware) -> tuple[int | None, str]:
 
 
 def free_disk(folder: Path) -> int | None:
-    """Bytes that are free where `folder` would be made."""
+    """Free bytes on the disk where `folder` would be made; None if unknown."""
     there = next((f for f in (folder, *folder.parents) if f.is_dir()), None)
     found = None if there is None else os.statvfs(there)
     return None if found is None else found.f_bavail * found.f_frsize
 
 
 def step_of(config: Mapping[str, Any], engine: EngineFacts) -> tuple[StepWork, float]:
-    """A step's work, and the questions that an episode's answer or memory is held against, the mean."""
+    """(work of one step, mean number of questions asked about an episode's answer or memory)."""
     rollout: RolloutSettings = build_node("rollout", config["rollout"])
     chunks, questions, reason = _counted(config)
     turns, basis, contexts = _turns(config, chunks, reason)
@@ -127,7 +127,8 @@ def step_of(config: Mapping[str, Any], engine: EngineFacts) -> tuple[StepWork, f
 
 
 def _counted(config: Mapping[str, Any]) -> tuple[list[int], list[int], str]:
-    """(chunks, questions) of every training task that is read in chunks, and why there is none."""
+    """(chunks per task, questions per task, the reason why the data was not read). Only training tasks that are read in
+    chunks count."""
     if "max_turns" in config["environment"]:
         return [], [], ""
     try:
@@ -139,7 +140,7 @@ def _counted(config: Mapping[str, Any]) -> tuple[list[int], list[int], str]:
 
 
 def data_notes(config: Mapping[str, Any]) -> list[str]:
-    """What a run says of the user's own questions, where they lie on this machine. Raises MalformedRows."""
+    """Notes about the user's own questions, if the data is on this machine. Raises MalformedRows."""
     node = config["task"]
     if not any(takes("task", node, key) for key in ("questions", "sources")):
         return []
@@ -147,13 +148,13 @@ def data_notes(config: Mapping[str, Any]) -> list[str]:
         dataset: TaskDataset = build_node("task", node)
     except MalformedRows:
         raise
-    except (AgentGrpoError, OSError) as e:  # it may lie on the machine that trains
+    except (AgentGrpoError, OSError) as e:  # the data may be on the training machine
         return [f"the data was not read: {e}"]
     return list(dataset.notes) if isinstance(dataset, MixedDataset) else []
 
 
 def _turns(config: Mapping[str, Any], chunks: list[int], reason: str) -> tuple[float, str, float]:
-    """(sampled turns of an episode, how that is known, in how many contexts)."""
+    """(sampled turns of an episode, how the figure is known, number of contexts)."""
     environment = config["environment"]
     if "max_turns" in environment:
         turns, said = float(environment["max_turns"]), f"{BOUND}, environment.max_turns"

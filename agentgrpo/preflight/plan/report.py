@@ -1,4 +1,4 @@
-"""A plan as lines."""
+"""Format a plan as lines of text."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from agentgrpo.training.learning_rate import too_low, usual_rate
 
 
 def _environment(plan: Plan) -> str:
-    """Its preset, as far as the configuration tells."""
+    """The environment's preset name, as far as the configuration shows it."""
     is_single = plan.config["environment"].get("max_turns") == 1 and not plan.config.get("tools")
     return "single_turn" if is_single else str(plan.config["environment"]["name"])
 

@@ -1,12 +1,12 @@
-"""What a step computes, and about how long a device takes for it: from a model's shape and the rates of the device.
+"""The computation of a step and a device's approximate time for it, from the model's shape and the device's speed.
 
-    rollout   what is injected: products, as fast as the device multiplies
-              what is sampled, token after token: each time the weights are read once, for all episodes under way
-    update    products, forward and backward, in the trainer's own precision
-    reference a forward pass, likewise
+    rollout   injected tokens: matrix products, at the device's compute rate
+              sampled tokens: the weights are read once per token, for all active episodes together
+    update    forward and backward products in the trainer's precision
+    reference a forward pass in the trainer's precision
 
-Tokens are bounded by what the settings allow; the seconds of so many are an estimate. Tools, judges and searches that
-are waited for are not in it.
+The settings bound the number of tokens; the seconds are an estimate for that bound. Time waiting for tools, judges and
+searches is not included.
 """
 
 from __future__ import annotations
@@ -24,20 +24,20 @@ from agentgrpo.training.policy import DTYPES
 from agentgrpo.training.precision import AUTOCAST
 
 REACHED = 0.4
-"""Of the peak that a device's maker states: what training large models mostly comes to."""
+"""Share of the peak stated by the maker that training large models usually reaches."""
 IN_FLOAT32 = 1 / 16
-"""Of the peak in bfloat16: A100 and H100, without TF32, which torch does not use unasked."""
+"""Share of the bfloat16 peak in float32: A100 and H100 without TF32, which torch does not use by default."""
 PROBE_S = 0.1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepWork:
-    """A step's work. turns: sampled turns of an episode, the mean where the data was counted; turns_basis says so.
-    contexts: how many contexts the turns of an episode are in. rounds: of rolling out as much, one after the other, of
-    which one round's worth is trained on (rollout.refill_rounds); at most."""
+    """turns: sampled turns of an episode, their mean if the data was counted; turns_basis gives the source. contexts:
+    number of contexts that these turns use. rounds: maximum number of rollout rounds, of which one round's worth is
+    trained on (rollout.refill_rounds)."""
 
     episodes: int
-    """Of one round."""
+    """Episodes of one round."""
     turns: float
     turns_basis: str
     contexts: float
@@ -47,18 +47,18 @@ class StepWork:
 
     @property
     def context_tokens(self) -> int:
-        """Of one round, at most; what groups share is counted each time."""
+        """Maximum context tokens of one round; a prompt shared by a group counts once per episode."""
         return ceil(self.episodes * self.contexts * self.max_context)
 
     @property
     def sampled_tokens(self) -> int:
-        """Of one round, at most."""
+        """Maximum sampled tokens of one round."""
         return min(ceil(self.episodes * self.turns * min(self.max_tokens, self.max_context)), self.context_tokens)
 
     def flops(self, weights: WeightsMemory, *, recomputed: bool, reference: bool) -> Mapping[str, float]:
-        """Products with the weights alone, at most: for each weight and token 2 forward, 2 for the gradient of what
-        went in, 2 for the weight's own where it is trained, and 2 where layers are computed again. The output layer
-        meets sampled tokens alone."""
+        """Maximum FLOP of the products with the weights. Per weight and token: 2 forward, 2 for the input's gradient, 2
+        for the weight's gradient if it is trained, and 2 if layers are recomputed. The output layer processes sampled
+        tokens only."""
         body, head = 2.0 * weights.body * self.context_tokens, 2.0 * weights.head * self.sampled_tokens
         own = weights.trained / weights.total
         return {
@@ -70,20 +70,20 @@ class StepWork:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rate:
-    """What one device does in a second."""
+    """Operations of one device per second."""
 
     flops: float
-    """In the dtype of the weights: what is sampled."""
+    """FLOP/s in the dtype of the weights, used for sampling."""
     trainer_flops: float
-    """In that of the trainer's products."""
+    """FLOP/s in the dtype of the trainer's products."""
     bandwidth: float
-    """Bytes read."""
+    """Bytes read per second."""
     basis: str
 
 
 def rate_of(hardware: Hardware, *, hidden: int, intermediate: int) -> Rate | None:
-    """As the settings state it, else as a short probe measures it (products of these sizes); None where neither is
-    possible."""
+    """The rate that the settings give, else one from a short measurement with products of these sizes; None if neither
+    is possible."""
     mixed = AUTOCAST[hardware.mixed_precision]
     own, trainer = DTYPES[hardware.dtype], mixed or DTYPES[hardware.dtype]
     if hardware.peak_tflops is not None and hardware.bandwidth_gib_s is not None:
@@ -117,7 +117,7 @@ def _name(dtype: torch.dtype) -> str:
 
 
 def _probed(dtype: torch.dtype, device: str, hidden: int, intermediate: int) -> tuple[float, float]:
-    """(FLOP/s of a product over 512 tokens, bytes/s of one over a single token, whose weights do not fit a cache)."""
+    """(FLOP/s of a product over 512 tokens, bytes/s of a product over one token, with weights larger than a cache)."""
     copies = max(1, 2**26 // (hidden * intermediate * dtype.itemsize))
     weights = torch.rand(copies, intermediate, hidden, dtype=dtype, device=device)
     tokens, one = (torch.rand(n, hidden, dtype=dtype, device=device) for n in (512, 1))
@@ -127,7 +127,7 @@ def _probed(dtype: torch.dtype, device: str, hidden: int, intermediate: int) -> 
 
 
 def _seconds(work: Callable[[int], torch.Tensor], on: torch.Tensor) -> float:
-    """Of one call, the mean of as many as go into PROBE_S after the first few."""
+    """Mean seconds of one call, over the calls that fit into PROBE_S after three warm-up calls."""
     for i in range(3):
         work(i)
     _wait(on)
@@ -147,11 +147,11 @@ def _wait(on: torch.Tensor) -> None:
 def seconds(
     step: StepWork, plan: MemoryPlan, rate: Rate, *, recomputed: bool, reference: bool, servers: int
 ) -> Mapping[str, float]:
-    """Of each part of a step: at most so far as the tokens are, estimated so far as the rates are. servers: devices
-    that sample, where they are others than the trainer's."""
+    """Estimated seconds of each part of a step, for the maximum number of tokens. servers: number of sampling devices,
+    if they differ from the trainer's."""
     flops = step.flops(plan.weights, recomputed=recomputed, reference=reference)
     devices = servers or plan.processes
-    at_once = ceil(min(step.episodes, plan.processes * plan.episodes_at_once) / devices)  # of each that samples
+    at_once = ceil(min(step.episodes, plan.processes * plan.episodes_at_once) / devices)  # per sampling device
     waves = ceil(step.episodes / devices / at_once)
     tokens = step.rounds * waves * step.sampled_tokens / step.episodes
     read = plan.read_bytes + at_once * step.max_context / 2 * plan.kv_token_bytes

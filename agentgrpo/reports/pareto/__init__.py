@@ -1,10 +1,10 @@
-"""`agentgrpo report DIR`: what all evaluated runs below a folder got right, and what it cost. It loads no model.
+"""`agentgrpo report DIR`: quality and cost of all evaluated runs below a folder. It loads no model.
 
-reading.py    folders --> Found: settings, and every evaluation by task
-families.py   those that answered the same tasks, and what varied among them
+reading.py    folders --> EvaluatedRun: settings, and every evaluation by task
+families.py   runs that answered the same tasks, and the settings that vary among them
 points.py     runs of one setting --> Point, with intervals; the Pareto front
-counterfactuals.py, prices.py   how much is retrieval; what is used at what price
-svg.py, page.py, text.py   all of it for people
+counterfactuals.py, prices.py   the share of retrieval in a score; use as a function of price
+svg.py, page.py, text.py   the output for people
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ from agentgrpo.reports.pareto.text import show
 from agentgrpo.reports.recorded import MODES
 
 PAGE = "report.html"
-"""In the folder that is reported on, unless --out says where."""
+"""Default file name, in the folder that is reported on."""
 
 
 def report(config: Mapping[str, Any], command: Command) -> VerbResult:
-    """Writes the page (with --json only where --out names one). Raises ConfigError where nothing was evaluated, and for
-    a place where no page can be written, or that holds something else."""
+    """Write the page (with --json only if --out is given). Raises ConfigError if no run was evaluated, if the page
+    cannot be written there, or if --out is a file that is not such a page."""
     given = command.arguments
     root = Path(given["folder"])
     out = Path(given["out"]) if given["out"] else None if given["json"] else root / PAGE
@@ -58,8 +58,8 @@ def _make_folder(folder: Path) -> None:
 
 
 def compared(root: Path) -> dict[str, Any]:
-    """What `--json` prints. Figures with an interval are [mean, low, high], of 95 %; low and high are null where the
-    figure is known as a mean alone."""
+    """The data that `--json` prints. A figure with an interval is [mean, low, high], at 95 %; low and high are null if
+    only the mean is known."""
     runs, skipped = find(root)
     return {
         "folder": str(root),

@@ -1,4 +1,4 @@
-"""How much of a score is retrieval: evaluations with a counterfactual, held against the same checkpoint without one."""
+"""The share of retrieval in a score: evaluations with a counterfactual against the same checkpoint without one."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from agentgrpo.reports.pareto.reading import EvaluatedRun, are_one_setting, owne
 
 
 def counterfactuals(family: RunFamily, mode: str) -> list[dict[str, Any]]:
-    """A row for each setting and counterfactual, its seeds joined: {"setting", "counterfactual", "runs", "n",
-    "with": quality as it is, "without": under the counterfactual, "change": [mean, low, high] of without − with, paired
-    by task and run, "share": of the quality that is lost, "use": figure -> {"with","without"}}. Evaluations of a run
-    that is not there are left out."""
+    """A row for each setting and counterfactual, with its seeds joined: {"setting", "counterfactual", "runs", "n",
+    "with": the real quality, "without": quality under the counterfactual, "change": [mean, low, high] of without −
+    with, paired by task and run, "share": lost share of the quality, "use": figure -> {"with","without"}}. Evaluations
+    whose run is missing are left out."""
     pairs: dict[tuple[str, str], list[tuple[EvaluatedRun, EvaluatedRun]]] = {}
     for evaluation in family.counterfactual:
         base = _held_against(evaluation, family)
@@ -27,7 +27,7 @@ def counterfactuals(family: RunFamily, mode: str) -> list[dict[str, Any]]:
 
 
 def _held_against(evaluation: EvaluatedRun, family: RunFamily) -> tuple[Setting, EvaluatedRun] | None:
-    """The evaluation of the same checkpoint as it is: that of its run, or, of an earlier step, of `agentgrpo eval`."""
+    """The real evaluation of the same checkpoint: by its own run, or for an earlier step by `agentgrpo eval`."""
     home = owner(evaluation, family.runs)
     is_last = home is None or evaluation.step in (None, home.last_step)
     for setting in family.settings:

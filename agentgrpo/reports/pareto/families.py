@@ -1,4 +1,5 @@
-"""Runs that answered the same tasks, what varied among them, and which of them are one setting's seeds."""
+"""Groups runs that answered the same tasks, finds the settings that vary among them, and joins the seeds of one
+setting."""
 
 from __future__ import annotations
 
@@ -11,14 +12,14 @@ from agentgrpo.reports.pareto.reading import EvaluatedRun, are_one_setting, diff
 from agentgrpo.reports.recorded import MODES, RecordedEvaluation
 
 STEP = "step"
-"""What varies beside the settings: an evaluation of a checkpoint that is not its run's last."""
+"""A varied key that is no setting: the step of an evaluated checkpoint that is not its run's last."""
 TERMS = "reward.terms."
 _ABSENT = "absent"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Setting:
-    """Runs that differ in their seed alone."""
+    """Runs that differ only in their seed."""
 
     label: str
     varied: Mapping[str, Any]
@@ -36,9 +37,9 @@ class RunFamily:
     task: str
     quality: str
     use: tuple[str, ...]
-    """Figures of what was used, such as searches: the headline without quality and cost."""
+    """Usage figures, such as searches: the headline without quality and cost."""
     size: int
-    """Tasks of an evaluation."""
+    """Number of tasks in an evaluation."""
     varied: tuple[str, ...]
     settings: tuple[Setting, ...]
     counterfactual: tuple[EvaluatedRun, ...]
@@ -47,12 +48,12 @@ class RunFamily:
 
     @property
     def runs(self) -> list[EvaluatedRun]:
-        """Of all settings, by name."""
+        """The runs of all settings, sorted by name."""
         return sorted((run for setting in self.settings for run in setting.runs), key=lambda run: run.name)
 
 
 def families(runs: Sequence[EvaluatedRun]) -> list[RunFamily]:
-    """Those with most runs first."""
+    """Group the runs into families; families with most runs come first."""
     groups: dict[object, list[EvaluatedRun]] = {}
     for run in runs:
         groups.setdefault((run.agent, _card(run).asked), []).append(run)
@@ -79,7 +80,7 @@ def _family(runs: Sequence[EvaluatedRun]) -> RunFamily:
         values = {key: seen[id(group[0])].get(key, _ABSENT) for key in varied}
         if len(trained_with) > 1:
             values["counterfactual"] = group[0].counterfactual
-        seeds = sorted(group, key=lambda run: _order("", run.seed))  # so that those of two settings pair up
+        seeds = sorted(group, key=lambda run: _order("", run.seed))  # pairs up the seeds of two settings
         settings.append(Setting(label=_label(values, group), varied=values, runs=tuple(seeds)))
     card = _card(runs[0])
     return RunFamily(
@@ -103,13 +104,13 @@ def _step_of(run: EvaluatedRun, runs: Sequence[EvaluatedRun]) -> dict[str, Any]:
 
 
 def _is_again(run: EvaluatedRun, runs: Sequence[EvaluatedRun]) -> bool:
-    """Whether it is an evaluation of what its run has evaluated already."""
+    """Whether this run evaluates weights that their own run has evaluated already."""
     home = None if run.trains else owner(run, runs)
     return home is not None and are_one_setting([home, run]) and not _step_of(run, runs)
 
 
 def _label(values: Mapping[str, Any], runs: Sequence[EvaluatedRun]) -> str:
-    """What is varied, by the last words of its keys: retriever_cost.web = -0.1."""
+    """The varied keys, shortened, with their values: retriever_cost.web = -0.1."""
     if not values:
         return runs[0].name if len(runs) == 1 else "all runs"
     words = {key: short(key, values) for key in values}
@@ -117,7 +118,7 @@ def _label(values: Mapping[str, Any], runs: Sequence[EvaluatedRun]) -> str:
 
 
 def short(key: str, keys: Mapping[str, Any] | Sequence[str]) -> str:
-    """The key's last two words, or all of it where another one has the same."""
+    """The key's last two words, or the whole key if another key ends in the same two words."""
     tail = ".".join(key.split(".")[-2:])
     return key if sum(".".join(k.split(".")[-2:]) == tail for k in keys) > 1 else tail
 
@@ -131,7 +132,7 @@ def _text(value: Any) -> str:
 
 
 def charge(key: str, value: float) -> float:
-    """What rises with a price: a weight of the reward charges by being below 0."""
+    """A quantity that rises with the price. A reward weight charges by being negative, so its sign is flipped."""
     return 0.0 - value if key.startswith(TERMS) else float(value)
 
 
@@ -140,12 +141,12 @@ def is_number(value: object) -> bool:
 
 
 def _order(key: str, value: Any) -> tuple[int, float, str]:
-    """Numbers by what they charge, before everything else."""
+    """Sort key: numbers come first, ordered by their charge."""
     return (0, charge(key, value), "") if is_number(value) else (1, 0.0, _text(value))
 
 
 def _failed(run: EvaluatedRun) -> str:
-    """How many tasks, by mode where these are not alike; "" where none."""
+    """Number of failed tasks, by mode if the modes differ; "" if no task failed."""
     counts = {mode: card.num_failed for mode in MODES if (card := run.cards[mode].get("end")) is not None}
     if len({*counts.values()}) == 1:
         return str(max(counts.values()) or "")

@@ -12,13 +12,13 @@ Interval = list[float | None]
 """[mean, low, high]."""
 RESAMPLES = 2000
 _DIGITS = 12
-"""After the point."""
+"""Decimal places."""
 
 
 def interval(rows: Sequence[Sequence[float]], *, resamples: int = RESAMPLES, seed: int = 0) -> Interval:
-    """Of the mean over rows[run][task], with the 95 % percentile interval of a bootstrap over tasks (Efron & Tibshirani
-    1993, ch. 13); with several runs, seeds of one setting, over runs and tasks, the same tasks in each run. Raises
-    ValueError without a value, and for rows of different lengths."""
+    """Mean over rows[run][task], with the 95 % percentile interval of a bootstrap over tasks (Efron & Tibshirani 1993,
+    ch. 13). Several runs, the seeds of one setting, are resampled too; each resample has the same tasks in every run.
+    Raises ValueError without a value, and for rows of different lengths."""
     values = np.asarray(rows, dtype=np.float64)
     if values.ndim != 2 or not values.size:
         raise ValueError(f"an interval needs a value for each run and task, got shape {values.shape}")
@@ -26,7 +26,7 @@ def interval(rows: Sequence[Sequence[float]], *, resamples: int = RESAMPLES, see
 
 
 def _resampled(values: NDArray[np.float64], resamples: int, seed: int, *, side: int) -> NDArray[np.float64]:
-    """Means over runs and tasks, both drawn again. side: of another one other runs are drawn, and the same tasks."""
+    """Means over resampled runs and tasks. side: another side draws other runs but the same tasks."""
     runs, tasks = values.shape
     drawn = _drawn(tasks, resamples, seed)
     means = np.stack([row[drawn].mean(axis=1) for row in values], axis=1)
@@ -38,22 +38,22 @@ def _resampled(values: NDArray[np.float64], resamples: int, seed: int, *, side: 
 
 
 def _between(mean: float, resampled: NDArray[np.float64]) -> Interval:
-    """Without the last digits, which say in which order it was added up: equal figures are equal."""
+    """Round away the last digits, which depend on the order of summation, so that equal figures compare equal."""
     low, high = np.percentile(resampled, [2.5, 97.5])
     return [round(float(value), _DIGITS) for value in (mean, low, high)]
 
 
 @lru_cache(maxsize=4)
 def _drawn(tasks: int, resamples: int, seed: int) -> NDArray[np.int64]:
-    """As run.evaluate draws them."""
+    """Task indices, drawn as run.evaluate draws them."""
     return np.random.default_rng(seed).integers(0, tasks, size=(resamples, tasks))
 
 
 def difference(
     a: Sequence[Sequence[float]], b: Sequence[Sequence[float]], *, paired_runs: bool, seed: int = 0
 ) -> Interval:
-    """Of b − a, paired by task; paired_runs: by run, too (the same seeds), or else of the means over runs, those of
-    either side drawn for themselves."""
+    """Mean and interval of b − a, paired by task. paired_runs: also paired by run (the same seeds); otherwise the runs
+    of each side are resampled independently."""
     before, now = np.asarray(a, dtype=np.float64), np.asarray(b, dtype=np.float64)
     if paired_runs:
         return interval((now - before).tolist(), seed=seed)

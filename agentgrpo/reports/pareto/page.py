@@ -1,4 +1,4 @@
-"""The page: one file that opens from disk, with nothing that runs and nothing that is fetched."""
+"""The report as one HTML file that opens from disk, without scripts and without network requests."""
 
 from __future__ import annotations
 
@@ -51,9 +51,9 @@ b.s2{color:var(--s2)}b.s3{color:var(--s3)}b.s4{color:var(--s4)}b.s5{color:var(--
 """
 _SERIES = "".join(f".s{i}{{stroke:var(--s{i})}}.dot.s{i}{{fill:var(--s{i})}}\n" for i in range(6))
 MARK = b"<title>agentgrpo report</title>"
-"""In its head, by which one that is to be replaced is known."""
+"""The report's marker in its head: only a page with it may be replaced."""
 _NAMED = 3
-"""Points by which another one is dominated that are named; --json has all."""
+"""Maximum number of dominating points that are named; --json lists all."""
 _SIGNS = {"trained": "●", "baseline": "●", "start": "■", "oracle": "◆"}
 _HOW = (
     "Bars are 95 % intervals of a bootstrap over tasks; where a point joins several runs (seeds, the small dots), over "
@@ -68,7 +68,7 @@ _WITHOUT = (
 
 
 def page(found: Mapping[str, Any]) -> str:
-    """The HTML of `pareto.compared`."""
+    """The HTML page for the result of `pareto.compared`."""
     style = _STYLE + _SERIES
     policy = f"default-src 'none'; style-src {admitted(style)}; base-uri 'none'; form-action 'none'"
     body = ["<h1>Correctness against cost</h1>", _dim(f"{found['folder']} · agentgrpo {__version__}")]
@@ -154,7 +154,7 @@ def _points(family: Mapping[str, Any], points: Sequence[Mapping[str, Any]]) -> s
 
 
 def _standing(point: Mapping[str, Any], numbers: Mapping[str, int]) -> str:
-    """As `standing`, by the numbers of the table."""
+    """Like `standing`, with the numbers of the table in place of labels."""
     if not point["dominated_by"]:
         return standing(point)
     by = [numbers[row["label"]] for row in point["dominated_by"]]
@@ -166,7 +166,7 @@ def _standing(point: Mapping[str, Any], numbers: Mapping[str, int]) -> str:
 
 
 def standing(point: Mapping[str, Any]) -> str:
-    """On the front, or by whom it is dominated."""
+    """State that the point is on the front, or name the points that dominate it."""
     if point["on_front"]:
         return "on the front"
     by = [row["label"] + (" (beyond noise)" if row["beyond_noise"] else "") for row in point["dominated_by"]]
@@ -225,7 +225,7 @@ def _interval(found: Sequence[float | None] | None, *, signed: bool = False) -> 
 
 
 def _table(head: Sequence[str], rows: Sequence[Sequence[str]], *, wide: Sequence[int]) -> str:
-    """On a narrow screen each row is a list, in which a cell has the name of its column before it."""
+    """On a narrow screen each row becomes a list, with the column's name before each cell."""
     kind = dict.fromkeys(wide, ' class="wide"')
     names = "".join(f"<th{kind.get(i, '')}>{text(name)}</th>" for i, name in enumerate(head))
 
@@ -238,7 +238,7 @@ def _table(head: Sequence[str], rows: Sequence[Sequence[str]], *, wide: Sequence
 
 
 def _figure(said: str) -> str:
-    """Its interval is on a line of its own."""
+    """The figure with its interval on a separate line."""
     mean, bracket, interval = said.partition(" [")
     return text(said) if not bracket else f"{text(mean)} <small>[{text(interval)}</small>"
 

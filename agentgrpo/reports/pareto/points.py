@@ -1,4 +1,4 @@
-"""Policies as points: cost and quality, with intervals, which of them no other one beats in both."""
+"""Policies as points of cost and quality with intervals, and the Pareto front."""
 
 from __future__ import annotations
 
@@ -14,26 +14,26 @@ from agentgrpo.reports.recorded import RecordedEvaluation, in_common
 
 COST = "cost"
 ORACLE = "oracle"
-"""Kind of the ideal policy, which nobody has: it is on no front."""
+"""Kind of the ideal policy. It is hypothetical and therefore never on the front."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Point:
     label: str
     kind: str
-    """trained, start, baseline, oracle."""
+    """trained, start, baseline or oracle."""
     varied: Mapping[str, Any]
     runs: tuple[str, ...]
     seeds: tuple[Any, ...]
     n: int
-    """Tasks that no run of the point failed on; 0 = known as means alone."""
+    """Tasks on which no run of the point failed; 0 = only means are known."""
     quality: Interval
     cost: Interval
     use: Mapping[str, Interval]
     members: tuple[tuple[float, float | None], ...]
-    """Quality and cost of each run."""
+    """(quality, cost) of each run."""
     cards: tuple[RecordedEvaluation, ...] = ()
-    """Of each run, the same tasks in the same order."""
+    """One evaluation per run, with the same tasks in the same order."""
     on_front: bool = False
     dominated_by: tuple[Mapping[str, Any], ...] = field(default=())
 
@@ -54,13 +54,14 @@ class Point:
         }
 
     def rows(self, column: str) -> list[list[float]]:
-        """rows[run][task]; [] where the figure is not known by task."""
+        """rows[run][task]; [] if the figure is not known by task."""
         known = all(column in card.columns for card in self.cards)
         return [list(card.columns[column]) for card in self.cards] if known else []
 
 
 def points(family: RunFamily, mode: str) -> list[Point]:
-    """The end weights of every setting, the start weights, baselines and the oracle, where they were evaluated."""
+    """The end weights of every setting, the start weights, the baselines and the oracle, as far as they were
+    evaluated."""
     found = [_joined(family, s.label, "trained", s.varied, s.runs, mode, "end") for s in family.settings]
     starts: dict[str, list[EvaluatedRun]] = {}
     for run in family.runs:
@@ -116,7 +117,7 @@ def _joined(
 
 
 def aligned(cards: Sequence[RecordedEvaluation]) -> list[RecordedEvaluation]:
-    """The same tasks in the same order: those that all have; [] where there are none."""
+    """Restrict the evaluations to their common tasks, in the same order; [] without common tasks."""
     if not cards:
         return []
     common = cards[0]
@@ -127,7 +128,7 @@ def aligned(cards: Sequence[RecordedEvaluation]) -> list[RecordedEvaluation]:
 
 
 def _cost(run: EvaluatedRun, mode: str, policy: str, mean: Mapping[str, float]) -> float | None:
-    """As the trajectories say, or, of calls that they did not count, eval.json."""
+    """The cost from the trajectories, or from eval.json if they did not count calls."""
     if COST in mean:
         return mean[COST]
     said = run.evaluation.get(mode)
@@ -136,7 +137,7 @@ def _cost(run: EvaluatedRun, mode: str, policy: str, mean: Mapping[str, float]) 
 
 
 def _oracle(family: RunFamily) -> Point | None:
-    """Known as means alone, where eval.json says all of them."""
+    """The oracle's means, if eval.json has every figure; it has no values by task."""
     named = (family.quality, COST, *family.use)
     found = [(run, _numbers(run.evaluation.get(ORACLE), named)) for run in family.runs if run.trains]
     runs = [run for run, row in found if row]
@@ -159,16 +160,18 @@ def _oracle(family: RunFamily) -> Point | None:
 
 
 def _numbers(row: object, names: Sequence[str]) -> dict[str, float]:
-    """Of these names; {} unless all of them are there."""
+    """The numbers with these names; {} if any is missing."""
     found = row if isinstance(row, Mapping) else {}
     numbers = {name: float(found[name]) for name in names if isinstance(found.get(name), int | float)}
     return numbers if len(numbers) == len(names) else {}
 
 
 def with_front(found: Sequence[Point]) -> list[Point]:
-    """The points with those of no other one that costs no more and is right no less often, and better in one of both,
-    on the front; the others say by which of these they are dominated, and whether that is beyond noise: one of the two
-    differences is, its interval without 0."""
+    """Mark the points on the front, and list for the others the front points that dominate them.
+
+    A point dominates another if it costs no more and is right no less often, and is better in one of the two. It does
+    so beyond noise if the interval of one of the two differences excludes 0. The oracle is ignored.
+    """
     real = [point for point in found if point.kind != ORACLE and point.cost[0] is not None]
     front = [point for point in real if not any(_dominates(other, point) for other in real)]
     made = []
@@ -200,7 +203,7 @@ def _low(found: Interval | None) -> float:
 
 
 def contrast(a: Point, b: Point, column: str) -> Interval | None:
-    """b − a, over the tasks that both have; None where the figure is not known by task."""
+    """b − a over their common tasks; None if the figure is not known by task."""
     cards = aligned([*a.cards, *b.cards])
     if not cards or any(column not in card.columns for card in cards):
         return None

@@ -1,4 +1,4 @@
-"""What is used at what price: along every number that was varied, all else being equal."""
+"""Usage as a function of price: a sweep along every varied number, with all other settings equal."""
 
 from __future__ import annotations
 
@@ -13,9 +13,10 @@ from agentgrpo.reports.pareto.points import Point, contrast
 
 
 def sweeps(family: RunFamily, modes: Mapping[str, Sequence[Point]]) -> list[dict[str, Any]]:
-    """For each number that varied, and each choice of what else did: {"key", "name", "is_price", "fixed", "values",
-    "modes": {mode: {"use": figure -> [interval of each value], "quality", "cost", "statements"}}}. Values rise with
-    what is charged: the reward's weights are charges below 0. A mode in which one of them is not known is left out."""
+    """A sweep for each varied number and each combination of the other varied settings: {"key", "name", "is_price",
+    "fixed", "values", "modes": {mode: {"use": figure -> [interval of each value], "quality", "cost", "statements"}}}.
+    Values are sorted by the price that they charge; a reward weight charges if negative. A mode lacking an evaluation
+    of any value is left out."""
     found = []
     for key in family.varied:
         groups: dict[str, tuple[dict[str, Any], list[str]]] = {}
@@ -38,7 +39,7 @@ def _sweep(
     for mode, points in modes.items():
         line = [point for point in points if point.kind == "trained" and point.label in labels]
         if len(line) < len(labels):
-            continue  # some were not evaluated in this mode, or have no task in common
+            continue  # some points are not evaluated in this mode, or share no task
         line.sort(key=lambda point: charge(key, point.varied[key]))
         lines[mode] = {
             "use": {name: [p.use.get(name, [None, None, None]) for p in line] for name in family.use},
@@ -51,8 +52,9 @@ def _sweep(
 
 
 def _statement(name: str, key: str, line: Sequence[Point]) -> dict[str, Any]:
-    """What becomes of a figure from the lowest value to the highest. own: the price is that of what it counts, so that
-    it should fall; then also whether it rises nowhere, and between which values, by number, it does so beyond noise."""
+    """The change of a figure from the lowest value to the highest. own: the price is charged for what the figure
+    counts, so the figure should fall. never_rises, rises_beyond_noise: whether it rises nowhere, and the pairs of
+    values (by index) between which it rises beyond noise."""
     pairs = [(i, j) for j in range(len(line)) for i in range(j)]
     rises = [pair for pair in pairs if _low(contrast(line[pair[0]], line[pair[1]], name)) > 0]
     means = [point.use[name][0] for point in line if name in point.use]
@@ -69,7 +71,7 @@ def _statement(name: str, key: str, line: Sequence[Point]) -> dict[str, Any]:
 
 
 def _is_priced(figure: str, key: str) -> bool:
-    """Whether the term of the reward is for what the figure counts: rerank_calls by rerank_cost.weight."""
+    """Whether the reward term charges for what the figure counts, like rerank_cost.weight for rerank_calls."""
     words = {*re.split(r"[._]", key.removeprefix(TERMS))} if key else set()
     return figure.split("_")[0] in words
 
@@ -79,7 +81,7 @@ def _low(found: Sequence[float | None] | None) -> float:
 
 
 def sentence(statement: Mapping[str, Any], sweep: Mapping[str, Any]) -> str:
-    """The statement in words."""
+    """The statement as a sentence."""
     values, change = sweep["values"], statement["change"]
     what = f"the price in {sweep['name']}" if sweep["is_price"] else sweep["name"]
     head = (

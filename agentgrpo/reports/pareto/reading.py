@@ -1,4 +1,4 @@
-"""The evaluated runs below a folder: those that trained, and those of `agentgrpo eval`."""
+"""The evaluated runs below a folder: training runs, and runs of `agentgrpo eval`."""
 
 from __future__ import annotations
 
@@ -19,50 +19,50 @@ from agentgrpo.reports.recorded import MODES, RecordedEvaluation, read_recorded
 from agentgrpo.run.drift import SOFT, SOFT_GROUPS
 
 _OWN = ({*SOFT} - {"run.max_steps", "run.max_cpu_s"}) | {"run.seed", "counterfactual.name"}
-"""Keys that make no other setting of two runs."""
+"""Keys that may differ between runs of one setting."""
 _INSIDE = ("checkpoints", "trajectories", "tensorboard", "sync", "orphans")
-"""Folders of a run that hold no run."""
+"""Subfolders of a run that contain no runs."""
 _NOTHING: tuple[Any, ...] = (None, 0, False, "none", "", {}, [])
 _STEP = re.compile(r"step-(\d+)")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EvaluatedRun:
-    """One directory with an evaluation."""
+    """A directory with an evaluation."""
 
     name: str
-    """Its path, from the folder that was given."""
+    """Path relative to the given folder."""
     path: Path
     settings: Mapping[str, Any]
-    """Keys of the configuration that decide results, the seed and the counterfactual excepted."""
+    """Keys of the configuration that affect results, without the seed and the counterfactual."""
     seed: Any
     counterfactual: str
     trains: bool
-    """False: it is of `agentgrpo eval`."""
+    """False for a run of `agentgrpo eval`."""
     checkpoint: Path | None
-    """What was evaluated, where `trains` is False and it is known."""
+    """The evaluated checkpoint, if `trains` is False and the checkpoint is known."""
     last_step: int | None
-    """Of its newest checkpoint."""
+    """Step of the newest checkpoint."""
     start: str
-    """Runs of one text started from the same weights."""
+    """Identifies the start weights: equal for runs with the same ones."""
     agent: str
     task: str
     cards: Mapping[str, Mapping[str, RecordedEvaluation]]
-    """mode -> policy: end, start, or the name of a baseline."""
+    """mode -> policy ("end", "start", or the name of a baseline) -> its evaluation."""
     evaluation: Mapping[str, Any]
-    """eval.json."""
+    """The content of eval.json."""
 
     @property
     def step(self) -> int | None:
-        """Of the checkpoint that was evaluated."""
+        """Step of the evaluated checkpoint."""
         match = _STEP.fullmatch(self.checkpoint.name) if self.checkpoint else None
         return int(match[1]) if match else None
 
 
 def find(root: Path) -> tuple[list[EvaluatedRun], list[tuple[str, str]]]:
-    """All of them, by name, and those that cannot be read, with the reason. Raises ConfigError where there is none."""
+    """(all evaluated runs by name, (name, reason) of each unreadable run). Raises ConfigError if no run can be read."""
     if not root.is_dir():
-        raise ConfigError(f"{root} is no directory; give one with runs below it, such as runs")
+        raise ConfigError(f"{root} is not a directory; give a directory that contains runs, such as runs")
     found, skipped = [], []
     for path in _evaluated(root):
         name = path.relative_to(root).as_posix() if path != root else path.resolve().name
@@ -80,7 +80,7 @@ def find(root: Path) -> tuple[list[EvaluatedRun], list[tuple[str, str]]]:
 
 
 def _evaluated(root: Path) -> Iterator[Path]:
-    """Folders with eval.json, in order, and those of runs that were stopped before."""
+    """Folders with eval.json in order, and folders of runs that stopped before their evaluation."""
     for folder, inside, files in os.walk(root):
         inside[:] = sorted(name for name in inside if name not in _INSIDE)
         if {EVAL, STOPPED} & {*files} and CONFIG in files:
@@ -122,8 +122,8 @@ def _card(run: RunDir, policy: str, mode: str) -> RecordedEvaluation | None:
 
 
 def owner(evaluation: EvaluatedRun, runs: Sequence[EvaluatedRun]) -> EvaluatedRun | None:
-    """Of `runs` the one whose checkpoint it is of: as `agentgrpo eval` has written, or else, where it has not or the
-    folders were moved, the only one of its settings and seed."""
+    """The run in `runs` that wrote the evaluated checkpoint. If `agentgrpo eval` recorded no path or the folders have
+    moved, the only training run with the same settings and seed, else None."""
     if evaluation.checkpoint is not None:
         home = evaluation.checkpoint.parent.parent.resolve()
         for run in runs:
@@ -138,7 +138,8 @@ def are_one_setting(runs: Sequence[EvaluatedRun]) -> bool:
 
 
 def differing(settings: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Keys that have several values. One that some do not have, and that is nothing in the others, is only newer."""
+    """Keys with several values. A key that some runs lack and that is empty in the others is newer than those runs and
+    does not count."""
     keys = sorted({key for one in settings for key in one})
     found = []
     for key in keys:

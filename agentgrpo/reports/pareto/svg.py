@@ -1,6 +1,8 @@
-"""Charts as SVG: no script, no style attribute; colours are classes that the page gives their values, light and dark.
+"""Charts as SVG, without scripts or style attributes. Colours are classes, whose light and dark values the page
+defines.
 
-Every text is escaped here, and nowhere else; coordinates have two decimals, so that equal figures give equal bytes."""
+Every text is escaped here, and only here; coordinates have two decimals, so that equal figures give equal bytes.
+"""
 
 from __future__ import annotations
 
@@ -15,20 +17,20 @@ WIDTH, HEIGHT = 480, 340
 _LEFT, _RIGHT, _TOP, _BOTTOM = 58, 16, 14, 46
 _TICKS = 5
 _NEAR = ((9, -9), (9, 18), (-9, -9), (-9, 18), (0, -14), (0, 24), (18, 5), (-18, 5))
-"""Where a mark's number may stand, from the mark."""
+"""Possible offsets of a mark's number from the mark."""
 _APART = 13.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Mark:
-    """A point with its intervals; None = not known."""
+    """A point with its intervals; None if a bound is unknown."""
 
     x: float
     y: float
     number: str
     title: str
     kind: str
-    """The class that colours it; start and oracle have shapes of their own."""
+    """CSS class for the colour; "start" and "oracle" also have their own shapes."""
     x_low: float | None = None
     x_high: float | None = None
     y_low: float | None = None
@@ -45,13 +47,13 @@ class ChartLine:
 
 
 def text(value: str) -> str:
-    """For an element's content or a quoted attribute."""
+    """Escape a text for an element's content or a quoted attribute."""
     return escape(" ".join(sanitize(value).split()), quote=True)
 
 
 def scatter(marks: Sequence[Mark], *, front: Sequence[tuple[float, float]], small: Iterable[tuple[float, float]],
             x_name: str, y_name: str, title: str) -> str:  # fmt: skip
-    """front: joined by a stair, best quality for each cost; small: single runs of points that join several."""
+    """front: points joined by a stair, the best quality at each cost; small: the single runs behind joined points."""
     small = list(small)
     xs = [v for m in marks for v in (m.x, m.x_low, m.x_high) if v is not None] + [x for x, _ in small]
     ys = [v for m in marks for v in (m.y, m.y_low, m.y_high) if v is not None] + [y for _, y in small]
@@ -67,7 +69,7 @@ def scatter(marks: Sequence[Mark], *, front: Sequence[tuple[float, float]], smal
 
 
 def lines(series: Sequence[ChartLine], *, x_name: str, y_name: str, title: str) -> str:
-    """Up to six series; their colours are the classes s0 to s5."""
+    """Up to six series, in the colours of the classes s0 to s5."""
     xs = [point[0] for line in series for point in line.points]
     ys = [v for line in series for point in line.points for v in point[1:] if v is not None]
     plane = _Plane(xs, [0.0, *ys])
@@ -91,7 +93,7 @@ def lines(series: Sequence[ChartLine], *, x_name: str, y_name: str, title: str) 
 
 
 class _Plane:
-    """Figures to places."""
+    """Maps data values to SVG coordinates."""
 
     def __init__(self, xs: Sequence[float], ys: Sequence[float]) -> None:
         self._xs, self._ys = ticks(min(xs), max(xs)), ticks(min(ys), max(ys))
@@ -131,7 +133,7 @@ class _Plane:
         return parts
 
     def stair(self, front: Sequence[tuple[float, float]]) -> str:
-        """From the cheapest on: nothing better is had before the next one is paid for."""
+        """A stair path from the cheapest point on: quality rises only at the next point's cost."""
         path = ""
         for i, (x, y) in enumerate(sorted(front)):
             at = f"{_n(self.x(x))} {_n(self.y(y))}"
@@ -163,7 +165,7 @@ def _mark(plane: _Plane, mark: Mark, taken: list[tuple[float, float]]) -> list[s
 
 
 def _free(x: float, y: float, taken: Sequence[tuple[float, float]]) -> tuple[float, float]:
-    """Where the number hits nothing, or the least."""
+    """The offset with most room for the number."""
     places = [(x + dx, y + dy) for dx, dy in _NEAR if _TOP < y + dy < HEIGHT - _BOTTOM and _LEFT < x + dx < WIDTH]
     places = places or [(x, y)]
 
@@ -174,8 +176,8 @@ def _free(x: float, y: float, taken: Sequence[tuple[float, float]]) -> tuple[flo
 
 
 def ticks(low: float, high: float) -> list[float]:
-    """Round numbers, about _TICKS of them, the first and last of which hold low and high."""
-    if not high - low > 1e-9 * max(abs(low), abs(high)):  # one value, as far as an axis can tell
+    """About _TICKS round numbers; the first and last enclose low and high."""
+    if not high - low > 1e-9 * max(abs(low), abs(high)):  # low and high are equal at the axis's precision
         low, high = (low - abs(low) / 2, high + abs(high) / 2) if low else (0.0, 1.0)
     rough = (high - low) / _TICKS
     power = 10.0 ** math.floor(math.log10(rough))

@@ -1,4 +1,4 @@
-"""The report on a terminal."""
+"""Print the report on a terminal."""
 
 from __future__ import annotations
 

@@ -1,16 +1,16 @@
-"""`agentgrpo replay`: recorded episodes are run again, and where the first of them goes another way is said.
+"""`agentgrpo replay`: runs recorded episodes again and reports where they first diverge from the record.
 
-    weights.py     a file of RUN/trajectories --> the weights that sampled it, where the run keeps them
+    weights.py     a file of RUN/trajectories --> the weights that sampled it, if the run keeps them
     parts.py       configuration and weights --> agent, engine and equipment, with nothing written to RUN
-    forced.py      --tools record: what was recorded is put before the engine, turn by turn; no tool is called
-    live.py        --tools live: the agent itself, over tools and retrievers as they are now
-    reciting.py    ... whose turns are the recorded ones, where the engine promises no bits
+    forced.py      --tools record: gives the engine each recorded context, turn by turn; no tool is called
+    live.py        --tools live: runs the agent with the tools and retrievers as they are now
+    reciting.py    replays the recorded turns in live mode if the engine promises no bits
     comparing.py   recorded and found --> Divergence
     report.py      Divergence --> lines
 
-The engine gives an episode the same tokens and the same bits of log-probs whatever runs beside it, so one that is run
-alone must repeat itself exactly. An engine that promises no bits (vllm, sglang) is held to the log-probs that it gives
-the recorded tokens, within the tolerance of a weight sync. RUN is only read: no lock, no spending, no trajectories.
+The engine gives an episode the same tokens and bit-identical log-probs whatever runs beside it, so an episode must
+repeat itself exactly when run alone. For an engine without this promise (vllm, sglang) the log-probs of the recorded
+tokens are compared, within the tolerance of a weight sync. RUN is only read: no lock, no spending, no trajectories.
 """
 
 from __future__ import annotations
@@ -46,8 +46,8 @@ TOOLS = ("record", "live")
 
 
 def replay(config: dict[str, Any], command: Command) -> VerbResult:
-    """Exit code 0 where every episode repeats itself, 1 where one does not. Raises ConfigError for an episode that was
-    not recorded, or whose weights are not kept."""
+    """Exit code 0 if every episode repeats itself, else 1. Raises ConfigError for an episode that was not recorded, or
+    whose weights were not kept."""
     if Launch.of().rank:
         return VerbResult()
     given = command.arguments
@@ -71,7 +71,8 @@ def replay(config: dict[str, Any], command: Command) -> VerbResult:
 
 
 def _tools(given: Any) -> str:
-    """What --tools says. Raises ConfigError, also unless just one of --episode and --all is given."""
+    """The value of --tools. Raises ConfigError for an unknown value, or unless exactly one of --episode and --all is
+    given."""
     tools: str = given["tools"] or "record"
     if tools not in TOOLS:
         raise ConfigError(f"--tools {tools}; {' and '.join(TOOLS)} are allowed.{did_you_mean(tools, TOOLS)}")
@@ -87,16 +88,16 @@ def _refuse_foreign(config: dict[str, Any]) -> None:
     engine = PartNode("engine", config["engine"])
     if engine.says("trainable") is False:
         raise ConfigError(
-            f"engine={engine.name} samples from no weights of this run and gives no exact log-probs: what it said "
-            "cannot be replayed. Replay a run of another engine"
+            f"engine={engine.name} does not sample from this run's weights and gives no exact log-probs, so its "
+            "output cannot be replayed. Replay a run that uses another engine"
         )
 
 
 def _records(
     file: TrajectoryFile, id: str | None, *, has_to_speak: bool
 ) -> tuple[list[TrajectoryRecord], list[TrajectoryRecord]]:
-    """Those to be replayed, and those that left nothing to be compared with. has_to_speak: tokens are needed. Raises
-    ConfigError where nothing is left."""
+    """(records to replay, records without anything to compare). has_to_speak: sampled tokens are required. Raises
+    ConfigError if no record remains."""
     asked = list(read_trajectories(file.path)) if id is None else [find_episode(file.path, id)]
     recorded = [r for r in asked if r.agent["messages"]]
     if not recorded:

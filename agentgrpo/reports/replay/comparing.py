@@ -1,4 +1,4 @@
-"""Recorded and found, held against each other: the first place where they differ."""
+"""Compares recorded episodes with replayed ones and finds the first difference."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from agentgrpo.records.trajectories import TrajectoryRecord, foreign
 from agentgrpo.reports.replay.divergence import Decode, Divergence, ReplayedTurn, around
 
 _FACTS = ("name", "arguments", "outcome", "num_results", "result_ids", "num_bytes", "was_cut", "detail")
-"""What is recorded of a call and may tell that its reply was another one."""
+"""Recorded facts of a call that may reveal a different reply."""
 _FOUND = ("name", "arguments", "outcome", "num_results", "result_ids")
-"""Of these, what two calls with the same reply must share."""
+"""The facts that two calls with the same reply must share."""
 
 
 def compare_turn(
     episode: str, turn: ReplayedTurn, found: Segment, *, tolerance: float, decode: Decode, has_tokens: bool = True
 ) -> Divergence | None:
-    """What was sampled then and now, token by token; with tolerance=0.0 log-probs to the bit. Then, or without tokens
-    at once, the text that they spell."""
+    """Compare the recorded sample with the replayed one, token by token; with tolerance=0.0 log-probs must match bit
+    for bit. Then compare the decoded texts (without tokens only these)."""
     spot: dict[str, Any] = {"episode": episode, "branch": turn.branch, "turn": turn.number}
     if has_tokens and (difference := _compare_tokens(turn.said, found, spot, tolerance=tolerance, decode=decode)):
         return difference
@@ -38,7 +38,7 @@ def _compare_tokens(
     logprobs, others = said.logprobs or (), found.logprobs or ()
 
     def texts_at(token: int) -> dict[str, Any]:
-        character = len(decode(said.token_ids[:token]))  # up to there both are the same
+        character = len(decode(said.token_ids[:token]))  # both sides are equal up to here
         sides = {"expected_text": said.token_ids, "found_text": found.token_ids}
         return {"character": character} | {name: around(decode(ids), character) for name, ids in sides.items()}
 
@@ -67,7 +67,7 @@ def _compare_tokens(
 def compare_episode(
     record: TrajectoryRecord, episode: Episode, reward: RewardResult | None, *, tolerance: float, decode: Decode
 ) -> Divergence | None:
-    """All that was recorded of an episode, and the same attempt made again."""
+    """Compare everything recorded of an episode with a new attempt at it."""
     recorded_exit, failure = record.agent["exit"], episode.failure
     if failure is not None:
         return Divergence(
@@ -122,7 +122,7 @@ def _part_of(segment: Segment) -> tuple[str, bool]:
 
 
 def _segments_of(record: TrajectoryRecord) -> list[tuple[Segment, ...]]:
-    """By branch; without token ids where none were recorded."""
+    """Segments by branch; without token ids if none were recorded."""
     if record.branches:
         return [branch.segments for branch in record.branches]
     branches: dict[int, list[Segment]] = {}
@@ -140,7 +140,7 @@ def _found(episode: Episode) -> list[tuple[Segment, ...]]:
 def _other_course(
     record: TrajectoryRecord, episode: Episode, expected: Segment | None, found: Segment | None, at: dict[str, Any]
 ) -> Divergence:
-    """One goes on where the other ends, or is answered where it is not."""
+    """One episode continues where the other ends, or only one of them gets a reply."""
     texts: dict[str, Any] = {
         "expected_text": around(expected.text, 0) if expected else "",
         "found_text": around(found.text, 0) if found else "",
@@ -163,7 +163,7 @@ def _other_text(
     *,
     after_turn: bool,
 ) -> Divergence:
-    """What stands between two turns, or before the first of a branch, is another."""
+    """The text between two turns, or before the first turn of a branch, differs."""
     character = first_difference(expected.text, found.text)
     of_call: dict[str, Any] = {}
     if after_turn:
@@ -182,7 +182,7 @@ def _other_text(
 
 
 def _compare_calls(record: TrajectoryRecord, episode: Episode) -> Divergence | None:
-    """What is known of the calls beside their replies, which are the same: what they found."""
+    """Compare what the calls found, which their equal replies need not show."""
     then = [{name: call[name] for name in _FOUND} for call in record.agent["tools"]]
     now = [{name: _facts(call)[name] for name in _FOUND} for call in episode.tool_records]
     for i, (expected, found) in enumerate(zip_longest(then, now)):
@@ -196,8 +196,8 @@ def _compare_calls(record: TrajectoryRecord, episode: Episode) -> Divergence | N
 
 
 def _calls(record: TrajectoryRecord, episode: Episode, turn: int) -> dict[str, Any]:
-    """The calls of a turn, and the one whose reply must have changed: the only one, or the first that is recorded
-    otherwise than it is found."""
+    """The calls of a turn, and the call whose reply must have changed: the only one, or the first whose recorded facts
+    differ."""
     then = [call for call in record.agent["tools"] if call["turn"] == turn]
     now = [_facts(call) for call in episode.tool_records if call.turn == turn]
     calls = [{"name": call["name"], "arguments": call["arguments"]} for call in then]
@@ -207,14 +207,15 @@ def _calls(record: TrajectoryRecord, episode: Episode, turn: int) -> dict[str, A
 
 
 def _facts(call: ToolRecord) -> dict[str, Any]:
-    """As it would be recorded."""
+    """The facts of a call as they would be recorded."""
     row: dict[str, Any] = {name: getattr(call, name) for name in _FACTS}
     facts: dict[str, Any] = foreign(row | {"outcome": call.outcome.value})
     return facts
 
 
 def _compare_rewards(record: TrajectoryRecord, reward: RewardResult | None) -> Divergence | None:
-    """None where the record has no reward: its judge failed. Terms first, by name, as the rest follows from them."""
+    """None if the record has no reward because its judge failed. Terms come first, by name, because the rest follows
+    from them."""
     if record.reward is None:
         return None
     if reward is None:

@@ -1,4 +1,4 @@
-"""Where an episode first goes another way than its record, and the parts of a record that are held against others."""
+"""The first difference between an episode and its record, and the recorded turns to compare."""
 
 from __future__ import annotations
 
@@ -12,49 +12,49 @@ from agentgrpo.records.trajectories import TrajectoryRecord
 Kind = Literal["token", "logprob", "length", "prompt", "tool", "answer", "exit", "reward"]
 Decode = Callable[[Sequence[int]], str]
 AROUND = 60
-"""Characters shown on either side of a spot."""
+"""Characters shown on either side of a position."""
 CUT = "..."
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Divergence:
-    """Where an episode first goes another way than its record."""
+    """The first difference between an episode and its record."""
 
     episode: str
     kind: Kind
     branch: int | None = None
     turn: int | None = None
-    """Of the episode's sampled turns, from 0: the one that differs, or after which something else does."""
+    """Index of a sampled turn in the episode, from 0: the turn that differs, or the last turn before the difference."""
     token: int | None = None
-    """Of the turn, or of what stands between two turns, from 0."""
+    """Token index from 0, within the turn or within the text between two turns."""
     character: int | None = None
-    """Of the text of the turn, or of what stands between two turns, from 0: where the token begins, or else the first
-    that differs."""
+    """Character index from 0, within the turn's text or the text between two turns: the start of the token, or else the
+    first differing character."""
     expected: Any = None
-    """As recorded: a token id, a log-prob, a number of tokens, an answer, an exit, a value."""
+    """The recorded token id, log-prob, number of tokens, answer, exit or value."""
     found: Any = None
     expected_text: str = ""
-    """Around the spot."""
+    """The recorded text around the position."""
     found_text: str = ""
     expected_logprob: float | None = None
     found_logprob: float | None = None
     call: Mapping[str, Any] | None = None
-    """{"name","arguments"} of the call whose reply differs, where it is known which of its turn."""
+    """{"name","arguments"} of the call whose reply differs, if the call is known."""
     calls: Sequence[Mapping[str, Any]] = ()
-    """Those of the turn."""
+    """Every call of the turn."""
     term: str | None = None
-    """Of the reward."""
+    """Name of the reward term."""
 
     def to_json(self) -> dict[str, Any]:
         return asdict(self)
 
 
 class ReplayedTurn(NamedTuple):
-    """A sampled segment, and all that stood before it in its branch."""
+    """A sampled segment, with all earlier tokens of its branch."""
 
     branch: int
     number: int
-    """In the episode, from 0."""
+    """Index in the episode, from 0."""
     context: tuple[int, ...]
     said: Segment
 
@@ -71,7 +71,7 @@ def turns_of(branches: Sequence[Branch]) -> Iterator[ReplayedTurn]:
 
 
 def task_of(record: TrajectoryRecord) -> Task:
-    """As it was recorded."""
+    """The task as it was recorded."""
     messages = tuple(
         Message(
             role=m["role"],
@@ -90,6 +90,6 @@ def task_of(record: TrajectoryRecord) -> Task:
 
 
 def around(text: str, at: int) -> str:
-    """What stands there, with CUT where it is cut."""
+    """The text around the position, with CUT at each end that is cut."""
     low, high = max(0, at - AROUND), at + AROUND
     return f"{CUT if low else ''}{text[low:high]}{CUT if high < len(text) else ''}"

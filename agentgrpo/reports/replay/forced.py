@@ -1,7 +1,7 @@
-"""Replay of what was recorded: each sampled turn is sampled again after its recorded context, with its own seed.
+"""Replay in record mode: samples each turn again after its recorded context, with its own seed.
 
-No tool, retriever, reader or judge is asked. How turns are sampled (stops, the limit of tokens) is heard from the loop
-itself, which is stopped at its first turn.
+No tool, retriever, reader or judge is called. The sampling parameters of turns (stops, token limit) come from the agent
+loop itself, which is stopped at its first turn.
 """
 
 from __future__ import annotations
@@ -22,11 +22,12 @@ from agentgrpo.rollout.loop import PolicyRunner
 from agentgrpo.training.canary import TOLERANCE
 
 _SCORED = (0.0, 1.0)
-"""Temperatures at which the recorded log-probs are those that an engine scores: of the untempered distribution."""
+"""Temperatures whose recorded log-probs equal those that an engine scores, from the untempered distribution."""
 
 
 class Forced:
-    """tolerance: of log-probs; None = the engine draws other tokens each time, and the recorded ones are scored."""
+    """tolerance: maximum difference of log-probs; None = the engine samples other tokens each time, so the recorded
+    tokens are scored."""
 
     def __init__(
         self,
@@ -48,7 +49,7 @@ class Forced:
         self._scores = tolerance is None and sampling.temperature in _SCORED
 
     async def replay(self, records: Sequence[TrajectoryRecord]) -> list[Divergence | None]:
-        """In order. Raises EngineError."""
+        """The first divergence of each record, in order. Raises EngineError."""
         done = 0
 
         async def one(record: TrajectoryRecord) -> Divergence | None:
@@ -87,7 +88,7 @@ class Forced:
         return None
 
     async def _scored(self, record: TrajectoryRecord) -> Divergence | None:
-        """By the log-probs that the engine gives the recorded tokens, a branch at a time."""
+        """Compare the log-probs that the engine gives the recorded tokens, a branch at a time."""
         scores: dict[int, list[float]] = {}
         for turn in turns_of(record.branches):
             if turn.branch not in scores:
@@ -100,7 +101,7 @@ class Forced:
         return None
 
     async def _heard(self, record: TrajectoryRecord) -> SamplingParams:
-        """As the loop samples its first turn of this episode; `sampling` itself where it takes none."""
+        """The sampling parameters of the loop's first turn in this episode; `sampling` if the loop takes no turn."""
         heard: list[SamplingParams] = []
         self._listening.heard[record.task, record.sample_index] = heard
         try:
@@ -114,14 +115,15 @@ class Forced:
 
 
 def _of_turn(heard: SamplingParams, said: Segment) -> SamplingParams:
-    """What ended a turn short of the agent's limit was the end of its context: the same number of tokens again."""
+    """A turn cut short below the agent's token limit had filled its context: limit it to the same number of tokens
+    again."""
     heard = replace(heard, grammar=said.grammar)
     is_full = said.cut_short and len(said.token_ids) < heard.max_tokens
     return replace(heard, max_tokens=len(said.token_ids)) if is_full else heard
 
 
 class Listening:
-    """An engine that notes how it is asked, by task and sample, and answers nobody."""
+    """An engine that records the sampling parameters of requests by task and sample, and answers no request."""
 
     trainable = False
 
@@ -134,13 +136,13 @@ class Listening:
         raise EngineError("nothing is sampled here", kind="listening")
 
     def release(self, key: SeedKey) -> None:
-        """Nothing is kept."""
+        """No state to release."""
 
     async def score(self, token_ids: Sequence[int]) -> list[float]:
         raise EngineError("nothing is scored here", kind="listening")
 
     async def load_weights(self, policy_version: int) -> None:
-        """There are none."""
+        """No weights to load."""
 
     async def close(self) -> None:
-        """Nothing is open."""
+        """No resources to close."""

@@ -1,4 +1,4 @@
-"""Replay with the environment itself: prompts, tools, retrievers, reader, judge and reward as they are now."""
+"""Replay with the real environment: prompts, tools, retrievers, reader, judge and reward as they are now."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from agentgrpo.rollout.groups import run_episode
 
 
 class Live:
-    """tolerance: of log-probs."""
+    """tolerance: maximum difference of log-probs."""
 
     def __init__(
         self,
@@ -34,7 +34,7 @@ class Live:
         decode: Decode,
         bar: Bar,
     ) -> None:
-        """tasks: of the split that the episodes were of."""
+        """tasks: the split from which the episodes came."""
         self._runner, self._reward, self._tasks = runner, reward, {task.id: task for task in tasks}
         self._tolerance, self._decode, self._bar = tolerance, decode, bar
         self._stream, self._sampling, self._rollout = stream, sampling, rollout
@@ -42,7 +42,7 @@ class Live:
         self._done = 0
 
     async def replay(self, records: Sequence[TrajectoryRecord]) -> list[Divergence | None]:
-        """In order. Those of one task are scored together, as they were."""
+        """The first divergence of each record, in order. Records of one task are scored together, as in the run."""
         groups = [list(group) for _, group in groupby(records, key=lambda record: record.task)]
         try:
             async with asyncio.TaskGroup() as running:

@@ -1,4 +1,4 @@
-"""What episodes are run again with: the parts of the run's own configuration, on weights that it has kept."""
+"""The parts for replaying episodes: built from the run's own configuration, on weights that it kept."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ from agentgrpo.training.checkpoint import STATE, read_state
 from agentgrpo.training.process_group import Alone
 
 _NOTHING = {"vdb": [Passage(id="none", text="nothing")], "web": [Passage(id="none", text="nothing")]}
-"""Corpora for retrievers that nobody asks."""
+"""Corpora for retrievers that are never queried."""
 _UNUSED: Mapping[str, Any] = {
     "tools": {},
     "retriever": {"name": "embedded"},
@@ -42,24 +42,24 @@ _UNUSED: Mapping[str, Any] = {
     "judge": {"name": "judger", "judger": {"name": "ground_truth"}},
     "reward": {"name": "weighted", "terms": {"correctness": {"weight": 1.0}}},
 }
-"""In the place of what record mode never asks, and of what would count its calls."""
+"""Replacements for parts that record mode never uses, and for settings that would count their calls."""
 
 
 def _refuse_driven(environment: Mapping[str, Any]) -> None:
     if PartNode("environment", environment).says("is_driven"):
         raise ConfigError(
-            f"environment={environment['name']}: a program decides what is asked, so that nothing can be replayed "
-            "without it; start it again: --tools live"
+            f"environment={environment['name']}: an external program makes the requests, so a replay needs "
+            "that program; run it again with --tools live"
         )
 
 
 def _as_recorded(environment: Mapping[str, Any]) -> dict[str, Any]:
-    """Without what tests its episodes."""
+    """The environment without its tests of episodes."""
     return {"environment": {key: node for key, node in environment.items() if key != "tests"}}
 
 
 class Replayed:
-    """One replay: used once. `notes`: what its result depends on, a line each."""
+    """A single replay. `notes`: conditions that its result depends on, a line each."""
 
     def __init__(
         self,
@@ -72,7 +72,7 @@ class Replayed:
         *,
         tools: str,
     ) -> None:
-        """scratch: takes the place of the run's directory for all that is written."""
+        """scratch: replaces the run's directory for all files written."""
         self._weights, self._tools = weights, tools
         self.notes: list[str] = []
         config = {**config, "run": {**config["run"], "dir": str(scratch), "profile": False}}
@@ -93,7 +93,7 @@ class Replayed:
             elif config["cassette"]["mode"] == "fill":
                 config["cassette"] = {**config["cassette"], "mode": "strict"}
                 self.notes.append("services answer from the cassette; cassette.mode=live asks them again")
-            # for what is only sampled again nobody is asked, and nothing is started
+            # record mode only samples again: it queries no service and starts no part
             equip = (lambda settings, *_: Equipment(settings.tree, _NOTHING)) if tools == "record" else None
             inputs = load_inputs(settings_of(config), snapshot, screen, Alone(), equip=equip)
             known = weights.start or weights.folder
@@ -103,7 +103,8 @@ class Replayed:
         self.notes += [*_other_versions(run), *(_other_data(run, self._built) if tools == "live" else ())]
 
     def _tolerance_of(self, run: RunDir) -> float | None:
-        """Within which log-probs repeat themselves: 0.0 = to the bit; None = neither they nor tokens do, by promise."""
+        """Tolerance for log-probs: 0.0 = bit for bit; None = the engine promises neither the same tokens nor the same
+        log-probs."""
         if is_pooled(self._built.engine):
             self.notes.append(f"the engine promises no bits: log-probs of recorded tokens, to {TOLERANCE} nats")
             return None
@@ -119,7 +120,7 @@ class Replayed:
     async def replay(
         self, file: TrajectoryFile, records: Sequence[TrajectoryRecord], bar: Bar
     ) -> list[Divergence | None]:
-        """The first divergence of each episode. Raises EngineError, ConfigError."""
+        """The first divergence of each episode, or None. Raises EngineError, ConfigError."""
         built, weights = self._built, self._weights
         examiner = built.examiner(test=False, dev=False)
         with ExitStack() as held:
@@ -152,7 +153,7 @@ class Replayed:
         return await live.replay(records)
 
     def _sampling_of(self, file: TrajectoryFile) -> tuple[str, SamplingParams]:
-        """Stream and sampling of the file's episodes, as run.train and run.examine have them."""
+        """(stream, sampling parameters) of the file's episodes, as in run.train and run.examine."""
         sampling = self._built.sampling
         if file.step is not None:
             return f"train/{file.step}", sampling
@@ -161,7 +162,7 @@ class Replayed:
 
 
 def _other_data(run: RunDir, built: Run) -> list[str]:
-    """What the run's checkpoints know to have been another: tasks, corpora, what is said of tools."""
+    """Notes for data that changed since the run's checkpoints: tasks, corpora, tool descriptions."""
     saved = next((path for path in reversed(run.checkpoints().values()) if (path / STATE).is_file()), None)
     then = {} if saved is None else read_state(saved)["state"]["fingerprints"]
     now = built.fixed_state({})["fingerprints"]
@@ -169,7 +170,7 @@ def _other_data(run: RunDir, built: Run) -> list[str]:
 
 
 def _other_versions(run: RunDir) -> list[str]:
-    """What may change the last bits."""
+    """Notes for packages whose versions changed, which may change the last bits."""
     before: Mapping[str, str] = run.environment.get("versions", {})
     return [
         f"{name} was {before[name]}, is now {version(name)}: the last bits may differ"

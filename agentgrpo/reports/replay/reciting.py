@@ -1,4 +1,4 @@
-"""Recorded turns in the place of an engine."""
+"""An engine that returns recorded turns."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from agentgrpo.reports.replay.divergence import turns_of
 
 
 class Reciting:
-    """Says what was recorded, turn by turn, whatever the context is, and the last turn again where the record has no
-    further one: by then something else differs already. So that what tools answer can be compared where an engine does
-    not say the same again."""
+    """Returns the recorded turns in order, whatever the context. After the last recorded turn it repeats that turn; by
+    then the episodes differ anyway. It lets replies of tools be compared when the engine cannot reproduce its samples.
+    """
 
     trainable = False
 
@@ -37,13 +37,13 @@ class Reciting:
         )
 
     def release(self, key: SeedKey) -> None:
-        """Nothing is kept."""
+        """No state to release."""
 
     async def score(self, token_ids: Sequence[int]) -> list[float]:
-        raise EngineError("what was recorded is not scored", kind="not_recorded")
+        raise EngineError("recorded turns are not scored", kind="not_recorded")
 
     async def load_weights(self, policy_version: int) -> None:
-        """There are none."""
+        """No weights to load."""
 
     async def close(self) -> None:
-        """Nothing is open."""
+        """No resources to close."""

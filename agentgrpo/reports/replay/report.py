@@ -1,4 +1,4 @@
-"""What a replay has found, for people."""
+"""Print the result of a replay for people."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from agentgrpo.reports.replay.divergence import AROUND, CUT, Divergence
 from agentgrpo.reports.replay.weights import RecordedWeights
 
 _SHOWN = 5
-"""Divergences that are shown in full; of the others their number."""
+"""Number of divergences shown in full; the rest is only counted."""
 
 
 def lines(
@@ -75,7 +75,7 @@ def _where(d: Divergence) -> str:
 
 
 def _value(value: Any, text: str, logprob: float | None, character: int | None) -> str:
-    """The spot in the text is marked."""
+    """The value or text of one side, with the differing position marked."""
     shown = [] if value is None else [repr(value)]
     if logprob is not None and value != logprob:
         shown.append(f"log-prob {logprob!r}")

@@ -1,9 +1,9 @@
-"""Which weights sampled an episode, and where the run still has them.
+"""Finds the weights that sampled an episode, if the run still has them.
 
-policy_version of the sampled tokens = steps done when they were sampled
+policy_version of the sampled tokens = number of steps done when they were sampled
     --> checkpoints/step-N           the weights after N steps
-    --> an earlier one               where the steps between changed nothing: skipped, or rolled back to it
-    --> beside step N+1              the sampler's, where steps overlap (algorithm.max_staleness=1)
+    --> an earlier checkpoint        if the steps between changed nothing: skipped, or rolled back to it
+    --> checkpoints/step-N+1         the sampler's weights, if steps overlap (algorithm.max_staleness=1)
     --> the start weights            for 0
 """
 
@@ -29,29 +29,30 @@ from agentgrpo.run.parts import PREFIX
 from agentgrpo.training.checkpoint import TENSORS
 
 _EXAMINED = ("start", "end")
-"""Whose evaluations are of weights of the run; other policies are no weights at all."""
+"""Policies whose evaluations use weights of the run; other policies have no weights."""
 _EVALUATED = {"end": "ckpt", "start": "baseline"}
 """Policy -> key of evaluated.json."""
 _FIRST = 64
-"""Episodes of a file among which one tells what sampled it."""
+"""Maximum number of episodes of a file that are searched for a policy_version."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecordedWeights:
-    """Of one policy_version. Neither `folder` nor `start`: what the configuration starts from."""
+    """Weights of one policy_version. Without `folder` and `start`: the start weights of the configuration."""
 
     version: int
     name: str
-    """For people: checkpoints/step-000125."""
+    """Name for people, for example checkpoints/step-000125."""
     folder: Path | None = None
-    """A checkpoint, or a model folder."""
+    """A checkpoint or a model folder."""
     start: Path | None = None
-    """Where the run's start weights are, as its checkpoints name it; for `folder` not necessarily there any more."""
+    """The run's start weights at the path that its checkpoints record; the path may no longer exist if `folder` is
+    given."""
     is_sampler: bool = False
-    """They are the sampler's among the tensors of `folder`, which is one step ahead."""
+    """True if the weights are the sampler's tensors in `folder`, whose trained weights are one step ahead."""
 
     def sampler(self) -> dict[str, Tensor] | None:
-        """By name all that training changes, where they are the sampler's."""
+        """Name -> tensor of all trained parameters of the sampler; None unless `is_sampler`."""
         if self.folder is None or not self.is_sampler:
             return None
         tensors = load_file(self.folder / TENSORS)
@@ -59,18 +60,19 @@ class RecordedWeights:
 
 
 class Kept:
-    """Of one run. given: the weights to use in any case (--ckpt)."""
+    """The weights that a run has kept. given: weights to use in any case (--ckpt)."""
 
     def __init__(self, run: RunDir, given: Path | None) -> None:
-        """Raises ConfigError where `given` holds no model."""
+        """Raises ConfigError if `given` contains no model."""
         if given is not None:
             require_model(given, f"--ckpt {given}")
         self._run, self._given = run, given
         self._checkpoints = {step: path for step, path in run.checkpoints().items() if holds_model(path)}
 
     def file(self, *, name: str | None, step: str | None) -> TrajectoryFile:
-        """The one of that name or step; with neither the newest step of training whose weights are kept, or else the
-        evaluation of the end weights. Raises ConfigError where there is none, and for what no weights sampled."""
+        """The trajectory file with this name or step; by default the newest training step whose weights are kept, or
+        else the evaluation of the end weights. Raises ConfigError if there is no such file, or if its policy has no
+        weights."""
         if name is None and step is None and self._given is None:
             files = self._run.trajectory_files()
             steps = [file for file in reversed(files) if file.step is not None and self._is_kept(file)]
@@ -79,16 +81,17 @@ class Kept:
                 return (steps or ends)[0]
         found = self._run.trajectory_file(name=name, step=step)
         if found.step is None and found.policy not in _EXAMINED:
-            raise ConfigError(f"{found.name} is of a policy without weights ({found.policy}); replay another --file")
+            raise ConfigError(f"{found.name} is from a policy without weights ({found.policy}); replay another --file")
         return found
 
     def weights(self, file: TrajectoryFile, records: Sequence[TrajectoryRecord]) -> RecordedWeights:
-        """Those that sampled all of `records`, of `file`. Raises ConfigError where they are not kept, or several."""
+        """The weights that sampled all of `records`, which are from `file`. Raises ConfigError if they are not kept, or
+        if the records have several versions."""
         versions = sorted({r.policy_version for r in records if r.policy_version is not None})
         if len(versions) > 1:
             raise ConfigError(
-                f"{file.name}: these episodes were sampled from several weights, of {_listed(versions)} steps; replay "
-                "them one at a time, with --episode"
+                f"{file.name}: these episodes were sampled from several weights, after {_listed(versions)} steps; "
+                "replay them one at a time, with --episode"
             )
         version = versions[0] if versions else 0
         if self._given is not None:
@@ -99,20 +102,20 @@ class Kept:
         if found is None:
             replayable = [f.name for f in self._run.trajectory_files() if self._is_kept(f)]
             raise ConfigError(
-                f"{file.name} was sampled from the weights after {version} steps, which the run has not kept; kept are "
-                f"those after {_listed(self._checkpoints) or 'none'}, from which can be replayed: "
+                f"{file.name} was sampled from the weights after {version} steps, which the run has not kept. It kept "
+                f"those after {_listed(self._checkpoints) or 'none'}, which can replay: "
                 f"{', '.join(replayable) or 'nothing'}. Give weights with --ckpt; run.keep_last=N and "
                 "run.checkpoint_every=N keep more"
             )
         return found
 
     def _evaluated(self, file: TrajectoryFile, version: int) -> RecordedWeights:
-        """Those that `agentgrpo eval` says it evaluated."""
+        """The weights that `agentgrpo eval` recorded as evaluated."""
         said = self._run.evaluated.get(_EVALUATED.get(file.policy, ""))
         if isinstance(said, str) and holds_model(Path(said)):
             return RecordedWeights(version=version, name=said, folder=Path(said))
         why = f"its weights are no longer in {said}" if said else "it does not say which weights it evaluated"
-        raise ConfigError(f"{self._run.path} has trained nothing, and {why}; give them: --ckpt PATH")
+        raise ConfigError(f"{self._run.path} has not trained, and {why}; give the weights with --ckpt PATH")
 
     def _of(self, version: int) -> RecordedWeights | None:
         for same in self._equals(version):
@@ -130,7 +133,7 @@ class Kept:
         return None
 
     def _equals(self, version: int) -> Iterator[int]:
-        """`version`, and those before it that have the same weights."""
+        """`version`, and earlier versions with the same weights."""
         rows = {int(row["step"]): row for row in self._run.metrics()}
         while True:
             yield version
@@ -140,7 +143,7 @@ class Kept:
             version = int(row.get("guard/rolled_back_to", version - 1))
 
     def _is_kept(self, file: TrajectoryFile) -> bool:
-        """As far as the first episodes tell; of start weights nothing is verified."""
+        """Judge by the first episodes only, without verifying start weights."""
         if file.step is None and file.policy not in _EXAMINED:
             return False
         some = islice(read_trajectories(file.path), _FIRST)
@@ -165,7 +168,7 @@ def _has_sampler(checkpoint: Path | None) -> bool:
         return False
     try:
         with safe_open(checkpoint / TENSORS, framework="pt") as file:
-            return any(name.startswith(PREFIX) for name in file.keys())  # noqa: SIM118 (it is no mapping)
+            return any(name.startswith(PREFIX) for name in file.keys())  # noqa: SIM118 (it is not a mapping)
     except SafetensorError:
         return False
 

@@ -1,12 +1,12 @@
-"""`agentgrpo view`: runs as a page for any browser, that needs neither a server nor a network.
+"""`agentgrpo view`: runs as a page for any browser that needs neither a server nor a network.
 
-source.py     a run's files --> episodes, a row of the index and an object each
+source.py     a run's files --> episodes, each as an index row and an object
 pieces.py     tokens --> the characters that each of them spells
-ratios.py     --ratio: tokens --> what other weights make of them; all there is of torch
+ratios.py     --ratio: tokens --> probability ratios under other weights; the only module that uses torch
 facts.py      a run --> settings, curves, comparison
 blocks.py     all of these --> named blocks of JSON
 page.py       blocks and assets --> HTML
-embedding.py  the page as a file; snapshot.py and serving.py: the same from a server
+embedding.py  the page as a file; snapshot.py and serving.py serve it over HTTP
 """
 
 from __future__ import annotations
@@ -30,15 +30,15 @@ if TYPE_CHECKING:
 __all__ = ["view"]
 
 PAGE = "view.html"
-"""In the directory of the first run, unless --out says where."""
+"""Default file name, in the directory of the first run."""
 _SAID = 5
-"""Damaged files that are named on the terminal."""
+"""Number of damaged files named on the terminal."""
 _OURS = b'<meta name="agentgrpo-source"'
 
 
 def view(config: Mapping[str, Any], command: Command) -> VerbResult:
-    """Write the page, or serve it until interrupted. Raises ConfigError for what is no run, for a place where no page
-    can be, and for a port that cannot be had; StorageError; CheckpointError for damaged weights."""
+    """Write the page, or serve it until interrupted. Raises ConfigError if a directory is not a run, the page cannot be
+    written to --out, or the port is not available; StorageError; CheckpointError for damaged weights."""
     given = command.arguments
     _refuse_contradictions(given)
     runs = [RunDir(Path(path)) for path in (given["run_dir"], *given["others"])]
@@ -113,7 +113,7 @@ def _port(given: str | None) -> int:
     if given is None:
         return 0
     if not (given.isascii() and given.isdigit() and int(given[:6]) < 1 << 16):
-        raise ConfigError(f"--port {given}; a number from 0 (one that is free) to 65535 is allowed")
+        raise ConfigError(f"--port {given}; allowed are 0 (any free port) to 65535")
     return int(given)
 
 

@@ -1,4 +1,4 @@
-"""What the page is made of: named blocks of JSON. All episodes in columns, the runs, and the episodes in chunks."""
+"""The page's data: named blocks of JSON with all episodes as columns, the runs, and the episodes in chunks."""
 
 from __future__ import annotations
 
@@ -12,24 +12,24 @@ from agentgrpo.reports.view.episode import IndexRow
 
 VERSION = 1
 CHUNK = 64
-"""Episodes of a chunk: what is decoded to look at one."""
+"""Episodes in a chunk; the page decodes a whole chunk to show one episode."""
 _CODED = ("task", "kind", "exit", "status", "error", "dropped")
-"""Columns with few values: a list of these, and each episode's place in it."""
+"""Columns with few distinct values, stored as a list of these and a code for each episode."""
 
 
 class ShownFile(NamedTuple):
-    """A trajectory file and how many of its episodes are shown."""
+    """A trajectory file, and the number of its episodes shown."""
 
     run: int
-    """Place among the runs of the page."""
+    """Index among the runs of the page."""
     file: TrajectoryFile
     num_episodes: int
     damaged: str | None = None
-    """Why there may be episodes that are not shown."""
+    """The reason why episodes may be missing."""
 
 
 def overview(runs: Sequence[Mapping[str, Any]], files: Sequence[ShownFile]) -> bytes:
-    """runs: as facts.facts_of has them."""
+    """runs: the results of facts.facts_of."""
     rows, first = [], 0
     for shown in files:
         file = shown.file
@@ -59,7 +59,7 @@ def index(files: Sequence[ShownFile], rows: Sequence[IndexRow]) -> bytes:
 
 
 def encoded(block: Any) -> bytes:
-    """JSON in ASCII, so that no half of a surrogate pair is in the way, with null for what is not finite."""
+    """ASCII JSON, so that lone surrogates are escaped; numbers that are not finite become null."""
     return line({"": block})[4:-1].encode("ascii")
 
 

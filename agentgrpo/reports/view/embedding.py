@@ -1,4 +1,4 @@
-"""Runs to a page that opens from disk: each trajectory file is read once, a chunk of episodes at a time."""
+"""Writes runs to a page that opens from disk; each trajectory file is read once, a chunk of episodes at a time."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class WrittenPage(NamedTuple):
     num_episodes: int
     num_bytes: int
     damage: tuple[str, ...]
-    """What could not be read, one line each."""
+    """A line for each file or part that could not be read."""
 
 
 def write_page(
@@ -39,8 +39,8 @@ def write_page(
     ratio_of: str | None = None,
     reached: Reached = lambda done, position, total: None,
 ) -> WrittenPage:
-    """Replaces `out` (StorageError). What is damaged is left out and said; what is not is shown. reached: told now and
-    then how far it is: episodes, and bytes of files behind and in all."""
+    """Replace `out` (StorageError). Damaged parts are left out and reported; the rest is shown. reached: called
+    repeatedly with the number of episodes read, the bytes of files read, and the bytes of all files."""
     found = [(number, source, file) for number, source in enumerate(sources) for file in source.run.trajectory_files()]
     sizes = (file.path.stat().st_size if file.path.exists() else 0 for _, _, file in found)
     behind = [0, *accumulate(sizes)]
@@ -73,7 +73,7 @@ def write_page(
 
 
 def _whole(source: RunSource, file: TrajectoryFile, damage: list[str]) -> Iterator[ShownEpisode]:
-    """The episodes of a file up to where it is damaged, which is added to `damage`."""
+    """The episodes of a file up to a damaged line, whose error is appended to `damage`."""
     try:
         yield from source.episodes(file)
     except (DataError, OSError) as e:
@@ -81,7 +81,7 @@ def _whole(source: RunSource, file: TrajectoryFile, damage: list[str]) -> Iterat
 
 
 class _Chunks:
-    """Episodes as they come, written whenever there are CHUNK of them."""
+    """Collects episodes and writes a chunk whenever it has CHUNK of them."""
 
     def __init__(self, write: Callable[[bytes], None], ratios: Ratios | None) -> None:
         self._write, self._ratios = write, ratios
@@ -89,7 +89,7 @@ class _Chunks:
         self._number = 0
 
     def add(self, source: RunSource, shown: ShownEpisode) -> bool:
-        """Whether that made a chunk."""
+        """Add an episode and return whether it completed a chunk."""
         self._waiting.append((source, shown))
         is_full = len(self._waiting) == CHUNK
         if is_full:
@@ -104,7 +104,7 @@ class _Chunks:
 
 
 def chunk(shown: Sequence[tuple[RunSource, ShownEpisode]], ratios: Ratios | None) -> bytes:
-    """A block of episodes."""
+    """The block of a chunk of episodes."""
     if ratios is not None:
         for source in {id(source): source for source, _ in shown}.values():
             ratios.fill(source, [one for of, one in shown if of is source])

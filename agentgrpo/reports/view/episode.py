@@ -1,4 +1,4 @@
-"""A recorded episode as the page has it: one row of the index, and an object of its chunk."""
+"""A recorded episode in the form of the page: a row of the index, and an object in a chunk."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ DIGITS = 4
 
 
 class IndexRow(NamedTuple):
-    """What episodes are listed, filtered and sorted by."""
+    """The fields by which episodes are listed, filtered and sorted."""
 
     step: int
     task: str
@@ -37,7 +37,7 @@ class IndexRow(NamedTuple):
 
 
 def row_of(record: TrajectoryRecord, clock: Mapping[str, Any]) -> IndexRow:
-    """clock: as TrajectoryFile.clocks has it; {} = not measured."""
+    """clock: as in TrajectoryFile.clocks; {} = not measured."""
     error = record.error
     credit = [a for a in _listed(record.advantage) if a is not None]
     seconds = [value for value in clock.values() if isinstance(value, float | int)]
@@ -62,7 +62,7 @@ def row_of(record: TrajectoryRecord, clock: Mapping[str, Any]) -> IndexRow:
 
 
 def episode_of(record: TrajectoryRecord, clock: Mapping[str, Any], pieces: TokenTexts | None) -> dict[str, Any]:
-    """Its messages have no ratios yet."""
+    """The episode as a JSON object; its messages have no ratios yet."""
     asked = (m["content"] for m in reversed(record.prompt_messages) if m["role"] == "user")
     return {
         "id": record.id,
@@ -95,7 +95,7 @@ def episode_of(record: TrajectoryRecord, clock: Mapping[str, Any], pieces: Token
 
 
 def segments_of(record: TrajectoryRecord) -> Iterator[Segment | None]:
-    """Of each message the segment, None where tokens were not recorded."""
+    """The segment of each message, or None if tokens were not recorded."""
     numbers = dict.fromkeys(message["branch"] for message in record.agent["messages"])
     branches = {n: iter(b.segments) for n, b in zip(numbers, record.branches, strict=False)}
     for message in record.agent["messages"]:
@@ -126,7 +126,7 @@ def _listed(advantage: float | list[Any] | None) -> list[float | None]:
 
 
 def _credits(record: TrajectoryRecord, num_sampled: int) -> Iterator[float | None]:
-    """Of each sampled message."""
+    """The advantage of each sampled message."""
     if isinstance(record.advantage, list):
         return iter(record.advantage if len(record.advantage) == num_sampled else [None] * num_sampled)
     return repeat(record.advantage)
@@ -156,7 +156,7 @@ def _tools(record: TrajectoryRecord, clock: Mapping[str, Any]) -> list[dict[str,
 
 
 def rounded(values: Sequence[float]) -> list[float | None]:
-    """To DIGITS decimals; None for a number that is not finite."""
+    """Round to DIGITS decimals; None replaces a number that is not finite."""
     if math.isfinite(sum(values)):
         return [round(value, DIGITS) or 0 for value in values]  # no -0.0
     return [(round(value, DIGITS) or 0) if math.isfinite(value) else None for value in values]

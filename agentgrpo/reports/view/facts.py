@@ -1,4 +1,4 @@
-"""What the page says of a run besides its episodes: settings, curves, the comparison at its end."""
+"""The page's facts about a run besides its episodes: settings, curves, the final comparison."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from agentgrpo.records.run_dir import CONFIG, RunDir, stop_sentence
 T = TypeVar("T")
 _COMPOSED = re.compile(r"^# composed from (.*)$", re.MULTILINE)
 _QUALITY, _COST = "correctness", "cost/episode"
-"""Metrics that figures have other names for."""
+"""Metrics for which the environment's figures use other names."""
 _CHECKPOINT = "time/checkpoint"
 
 
 def facts_of(run: RunDir, name: str, *, has_tokens: bool, ratio_of: str | None) -> dict[str, Any]:
-    """RUN of the block `overview`. What cannot be read is left out and named in `damage`. ratio_of: the weights that
-    its tokens were scored with, if they were."""
+    """The run's entry in the block `overview`. Unreadable parts are left out and listed in `damage`. ratio_of: the
+    weights that scored its tokens, or None."""
     damage: list[str] = []
 
     def read(get: Callable[[], T], without: T) -> T:
@@ -61,19 +61,19 @@ def facts_of(run: RunDir, name: str, *, has_tokens: bool, ratio_of: str | None) 
 
 
 def config_of(run: RunDir) -> tuple[Mapping[str, Any], str]:
-    """The configuration and its text; nothing where there is none. Raises DataError and OSError."""
+    """The configuration and its text; ({}, "") if the file is missing. Raises DataError and OSError."""
     path = run.path / CONFIG
     return (run.config, path.read_text(encoding="utf-8", errors="replace")) if path.is_file() else ({}, "")
 
 
 def mapping(config: Mapping[str, Any], key: str) -> Mapping[str, Any]:
-    """What is there, or nothing where something else is."""
+    """The mapping at `key`, or {} if the value is not a mapping."""
     found = config.get(key)
     return found if isinstance(found, Mapping) else {}
 
 
 def columns(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """{"step": [...], "tags": {tag: [value at each step, or None]}}; several rows of a step make one."""
+    """{"step": [...], "tags": {tag: [value at each step, or None]}}; rows of the same step are merged."""
     by_step: dict[int, dict[str, Any]] = {}
     for row in rows:
         by_step.setdefault(row["step"], {}).update(row)
@@ -83,7 +83,8 @@ def columns(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
 
 
 def _within(clocks: Sequence[Mapping[str, Any]], steps_done: int) -> Sequence[Mapping[str, Any]]:
-    """A checkpoint is timed at the step that comes after it. The last one has none: it is of the last step there is."""
+    """A checkpoint's time is recorded at the following step. The last checkpoint has no following step, so its time is
+    added to the last step."""
     last = steps_done - 1
     if not steps_done or all(row["step"] <= last for row in clocks):
         return clocks
@@ -92,7 +93,7 @@ def _within(clocks: Sequence[Mapping[str, Any]], steps_done: int) -> Sequence[Ma
 
 
 def names_of(runs: Sequence[RunDir]) -> list[str]:
-    """The folders' names, with as much of the way to them as tells them apart. Raises ConfigError for a run that is
+    """The folders' names, with as many parent folders as needed to make them unique. Raises ConfigError if a run is
     given twice."""
     paths = [run.path.resolve() for run in runs]
     for i, path in enumerate(paths):
@@ -107,7 +108,7 @@ def names_of(runs: Sequence[RunDir]) -> list[str]:
 
 
 def _choices(text: str) -> dict[str, str]:
-    """The presets that config.yaml says it was composed from."""
+    """The presets named in config.yaml's header, by group."""
     found = _COMPOSED.search(text)
     words = found[1].split() if found else []
     return {group: preset for group, _, preset in (word.partition("=") for word in words)}
@@ -121,7 +122,7 @@ def _named(group: str, config: Mapping[str, Any], chosen: Mapping[str, str]) -> 
 
 
 def _labels(evaluation: Mapping[str, Any], environment: Mapping[str, Any], tags: Mapping[str, Any]) -> dict[str, str]:
-    """Of the figures that runs in this environment are compared by, metric -> name."""
+    """Metric -> name, for the figures by which runs in this environment are compared."""
     figures = evaluation.get("figures") or environment.get("figures")
     if not isinstance(figures, Mapping):
         return {}

@@ -1,7 +1,8 @@
-"""The page: markup, style and script of `assets`, and blocks of data. One file, no library, nothing from elsewhere.
+"""The page: markup, style and script of `assets`, and blocks of data, in one file without libraries or external
+resources.
 
-Nothing of a run is markup: it lies deflated in base64 in script elements of a type that no browser runs, and the
-policy of the page admits exactly our script and our style, by their hashes.
+Data of a run is never markup: it is stored compressed in base64, in script elements of a type that no browser runs. The
+page's Content-Security-Policy admits exactly our script and our style, by their hashes.
 """
 
 from __future__ import annotations
@@ -40,25 +41,25 @@ SCRIPTS = (
     "keys",
     "main",
 )
-"""In the order in which they become one script: what is used while they are read comes before its users."""
+"""Concatenation order of the script: definitions used at load time come before their users."""
 _LEVEL = 6
 _PLACES = ("csp", "source", "style", "blocks", "script")
 
 
 class HtmlPage(NamedTuple):
-    """Around the blocks."""
+    """The page's bytes before and after the blocks."""
 
     head: bytes
     tail: bytes
     policy: str
-    """Content-Security-Policy."""
+    """The Content-Security-Policy."""
 
 
 def page_of(
     source: Literal["embedded", "served"], assets: Path = ASSETS, scripts: tuple[str, ...] = SCRIPTS
 ) -> HtmlPage:
-    """embedded: the blocks lie in the page; served: it asks for them where it came from. Raises ValueError for assets
-    that would end an element early."""
+    """embedded: the page contains the blocks; served: the page requests them from its server. Raises ValueError for
+    assets that would end an element early."""
     markup, style = (_read(assets / name) for name in ("page.html", "style.css"))
     script = "\n".join(_read(assets / f"{name}.js") for name in scripts)
     for name, text, ends in (("style", style, ("</style",)), ("script", script, ("</script", "<!--"))):
@@ -76,7 +77,7 @@ def page_of(
 
 
 def element(name: str, block: bytes) -> bytes:
-    """A block in the page: JSON, deflated without a header (RFC 1951), in base64."""
+    """Embed a block in the page: JSON, deflated without a header (RFC 1951), in base64."""
     squeezer = zlib.compressobj(_LEVEL, zlib.DEFLATED, -zlib.MAX_WBITS)
     packed = base64.b64encode(squeezer.compress(block) + squeezer.flush())
     start = f'<script type="application/octet-stream" id="b-{name}" data-bytes="{len(block)}">'
@@ -84,4 +85,4 @@ def element(name: str, block: bytes) -> bytes:
 
 
 def _read(path: Path) -> str:
-    return path.read_text(encoding="utf-8")  # line ends become what a browser makes of them
+    return path.read_text(encoding="utf-8")  # with line ends normalised, as browsers do

@@ -1,4 +1,4 @@
-"""Which characters of a recorded text each of its tokens spells, for colours by token."""
+"""Maps each token of a recorded text to the characters that it spells, for colours by token."""
 
 from __future__ import annotations
 
@@ -15,7 +15,8 @@ from agentgrpo.records.run_dir import RunDir
 FILE = "tokenizer.json"
 _ONE_BYTE = re.compile(r"<0x([0-9A-F]{2})>")
 _DIRECT = (*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100))
-"""Bytes that byte-level tokenizers write as the letter of that number; the others are the letters from 256 on."""
+"""Bytes that byte-level tokenizers write as the character with the same number; the others are written as characters
+from 256 on."""
 
 
 def _byte_letters() -> dict[str, int]:
@@ -24,22 +25,23 @@ def _byte_letters() -> dict[str, int]:
 
 
 class TokenTexts:
-    """Of byte-level tokenizers, and of those that write spaces as U+2581 and rare letters as bytes."""
+    """Texts of tokens, for byte-level tokenizers and for tokenizers that write spaces as U+2581 and rare characters as
+    bytes."""
 
     def __init__(self, tokenizer: Tokenizer) -> None:
         self._tokenizer = tokenizer
         decoder = tokenizer.decoder
         self._letters = _byte_letters() if decoder is not None and b'"ByteLevel"' in decoder.__getstate__() else {}
         self._texts: dict[int, str | None] = {}
-        """Of each token met so far; None = it begins or ends within a letter."""
+        """Text of each token met so far; None if it begins or ends within a character."""
 
     def vocabulary(self) -> dict[str, int]:
         """Every token and its id."""
         return self._tokenizer.get_vocab()
 
     def of(self, token_ids: Sequence[int], text: str) -> list[int] | None:
-        """Of each token the UTF-16 code units that it brings to `text`, adding up to its length; a letter of several
-        tokens comes with the last of them. None where the tokens do not spell `text`."""
+        """The number of UTF-16 code units of `text` that each token spells; they add up to its length. A character of
+        several tokens counts for the last of them. None if the tokens do not spell `text`."""
         known = self._texts
         try:
             spelled = [known[i] for i in token_ids]
@@ -51,7 +53,7 @@ class TokenTexts:
         if whole != text:
             if whole != f" {text}" or not parts[0].startswith(" "):
                 return None
-            parts[0] = parts[0][1:]  # the space that some put before whatever begins
+            parts[0] = parts[0][1:]  # some tokenizers prepend a space to the text
         return [len(part) for part in parts] if text.isascii() else [_units(part) for part in parts]
 
     def _learn(self, token_ids: Sequence[int]) -> None:
@@ -83,7 +85,7 @@ def _units(text: str) -> int:
 
 
 def pieces_of(run: RunDir, config: Mapping[str, Any]) -> TokenTexts | None:
-    """By the tokenizer of the newest checkpoint that has one, or else of model.path; None where neither is there."""
+    """Use the tokenizer of the newest checkpoint that has one, or else that of model.path; None if neither exists."""
     folders = [*reversed(run.checkpoints().values())]
     file = next((path for folder in folders if (path := folder / FILE).is_file()), None) or _of_model(config)
     if file is None:
@@ -102,7 +104,7 @@ def _of_model(config: Mapping[str, Any]) -> Path | None:
         return None
     if (file := Path(path).expanduser() / FILE).is_file():
         return file
-    from huggingface_hub import try_to_load_from_cache  # half a second, for a hub name alone
+    from huggingface_hub import try_to_load_from_cache  # takes half a second, and is needed only for a hub name
     from huggingface_hub.errors import HFValidationError
 
     try:

@@ -1,7 +1,8 @@
-"""What other weights make of recorded tokens: p(token) under them by p(token) when it was sampled.
+"""Ratios of token probabilities: p(token) under given weights divided by p(token) when it was sampled.
 
-Scored as a trainer would: the policy's packed forward, at the temperature that sampled (top_k, top_p and min_p, which
-no trainer knows of, are left out). A ratio far from 1 says where these weights have moved, and in which direction.
+Tokens are scored as a trainer would score them: by the policy's packed forward pass at the sampling temperature (top_k,
+top_p and min_p, which trainers ignore, are left out). A ratio far from 1 shows where these weights have moved, and in
+which direction.
 """
 
 from __future__ import annotations
@@ -29,8 +30,8 @@ from agentgrpo.training.policy import Policy
 
 
 class Ratios:
-    """Raises ConfigError for a folder that holds no model, for one that the run's tokens mean something else to, and
-    CheckpointError for a damaged one."""
+    """Raises ConfigError if the folder contains no model or its tokenizer differs from the run's, and CheckpointError
+    if it is damaged."""
 
     def __init__(self, checkpoint: Path, sources: Sequence[RunSource]) -> None:
         require_model(checkpoint, f"--ratio {checkpoint}")
@@ -44,10 +45,10 @@ class Ratios:
         self._policy: Policy = open_policy(checkpoint, hardware)
         self._num_ids = self._policy.model.get_input_embeddings().weight.shape[0]
         self.scored: set[str] = set()
-        """Names of the runs of which a token was."""
+        """Names of the runs with scored tokens."""
 
     def fill(self, source: RunSource, shown: Sequence[ShownEpisode]) -> None:
-        """The ratios of these episodes of one run into their messages, as far as their tokens were recorded."""
+        """Write the ratios of these episodes of one run into their messages, if their tokens were recorded."""
         by_temperature: dict[float, list[ShownEpisode]] = {}
         for one in shown:
             if one.record.branches:
@@ -72,7 +73,7 @@ class Ratios:
 
 
 def temperature_of(file: TrajectoryFile, config: Mapping[str, Any]) -> float:
-    """At which the recorded log-probs of `file` are: greedy tokens have those of the plain softmax."""
+    """The temperature of the recorded log-probs in `file`; greedy tokens have those of the plain softmax."""
     if file.mode == "greedy":
         return 1.0
     group = mapping(config, "rollout") if file.step is not None else mapping(mapping(config, "run"), "eval")
@@ -81,7 +82,7 @@ def temperature_of(file: TrajectoryFile, config: Mapping[str, Any]) -> float:
 
 
 def _samples(shown: ShownEpisode) -> Iterator[tuple[int, TrainingSample]]:
-    """(branch, what is scored of it), where there is something to score, and something before it."""
+    """(branch number, sample to score) for each branch with a prompt and trained tokens."""
     for number, branch in enumerate(shown.record.branches):
         if branch.num_prompt_tokens and branch.num_trained_tokens:
             yield (
@@ -100,7 +101,7 @@ def _samples(shown: ShownEpisode) -> Iterator[tuple[int, TrainingSample]]:
 
 
 def _write(shown: ShownEpisode, logprobs: Mapping[int, Iterator[float]]) -> None:
-    """logprobs: of the sampled tokens of each branch that was scored."""
+    """logprobs: of the sampled tokens of each scored branch."""
     numbers: dict[int, int] = {}
     for message, segment in zip(shown.episode["messages"], segments_of(shown.record), strict=True):
         now = logprobs.get(numbers.setdefault(message["branch"], len(numbers)))
@@ -119,11 +120,11 @@ def _config(source: RunSource) -> Mapping[str, Any]:
     try:
         return config_of(source.run)[0]
     except (DataError, OSError):
-        return {}  # said where the run is shown
+        return {}  # reported where the run is shown
 
 
 def _hardware(config: Mapping[str, Any]) -> Hardware:
-    """Of the run, as far as it is here."""
+    """The run's hardware settings, with the CPU in place of an absent device."""
     given = mapping(config, "hardware")
     device, dtype, threads = (given.get(key) for key in ("device", "dtype", "threads"))
     is_here = isinstance(device, str) and (device == "cpu" or torch.cuda.is_available())
@@ -135,7 +136,7 @@ def _hardware(config: Mapping[str, Any]) -> Hardware:
 
 
 def _require_same_tokens(checkpoint: Path, source: RunSource) -> None:
-    """Raises ConfigError where the same ids are other texts to these weights than to the run."""
+    """Raises ConfigError if these weights assign other texts to the same ids than the run does."""
     file = checkpoint / FILE
     if source.pieces is None or not file.is_file():
         return

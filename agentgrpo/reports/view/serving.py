@@ -1,7 +1,7 @@
-"""The page for this machine's browsers, its blocks fetched from here: for a run under way.
+"""Serves the page and its blocks to browsers on this machine, for runs that are still running.
 
-What is shown is on 127.0.0.1 alone, read only, and under this machine's own names alone (services/gate). What this is
-not: a fence between the users of one machine.
+It listens on 127.0.0.1 only, is read-only, and accepts only this machine's own host names (services/gate). It does not
+protect the page from other users of the same machine.
 """
 
 from __future__ import annotations
@@ -25,17 +25,17 @@ from agentgrpo.services.gate import Gate
 HOST = "127.0.0.1"
 _GATE = Gate()
 _LEVEL = 1
-"""Of gzip: between two programs of one machine the bytes are cheap."""
+"""Level of gzip: low, because transfers within one machine are cheap."""
 _WORTH = 1024
 
 
 class PageServer(ThreadingHTTPServer):
-    """Listens when it is made; `serve_forever` answers. port: 0 = one that is free. Raises ConfigError for one that
-    cannot be had."""
+    """Listens from construction on; `serve_forever` answers. port: 0 = any free port. Raises ConfigError if the port is
+    not available."""
 
     daemon_threads = True
     request_queue_size = 2048
-    """Connections that wait for a thread; socketserver has 5, fewer than the tabs of a browser open at once."""
+    """Backlog of waiting connections; the socketserver default of 5 is fewer than a browser's tabs open at once."""
 
     def __init__(self, snapshot: Snapshot, page: HtmlPage, *, port: int = 0) -> None:
         self.snapshot, self.page = snapshot, page
@@ -44,14 +44,14 @@ class PageServer(ThreadingHTTPServer):
             super().__init__((HOST, port), _Handler)
         except OSError as e:
             why = "is in use" if e.errno == errno.EADDRINUSE else f"cannot be had: {e.strerror}"
-            raise ConfigError(f"--port {port} {why}; give another one, or leave it out for one that is free") from e
+            raise ConfigError(f"--port {port} {why}; give another port, or omit --port for a free one") from e
 
     @property
     def url(self) -> str:
         return f"http://{HOST}:{self.server_port}/"
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """A traceback on stderr, unless it is a browser that went away."""
+        """Print a traceback on stderr, unless the browser closed the connection."""
         if not isinstance(sys.exc_info()[1], ConnectionError | TimeoutError):
             super().handle_error(request, client_address)
 
@@ -78,7 +78,7 @@ class _Handler(BaseHTTPRequestHandler):
     do_HEAD = do_GET
 
     def _refuse(self) -> None:
-        self.close_connection = True  # a body that nobody has read may follow
+        self.close_connection = True  # an unread body may follow
         self._say(HTTPStatus.METHOD_NOT_ALLOWED, "GET and HEAD are allowed", Allow="GET, HEAD", Connection="close")
 
     do_POST = do_PUT = do_PATCH = do_DELETE = do_OPTIONS = do_CONNECT = do_TRACE = _refuse
@@ -118,7 +118,7 @@ class _Handler(BaseHTTPRequestHandler):
             self.wfile.write(body)
 
     def log_message(self, format: str, *args: object) -> None:
-        """Nothing: the terminal keeps the line with the address."""
+        """Log nothing: the terminal keeps the line with the address."""
 
 
 _SAFE = {

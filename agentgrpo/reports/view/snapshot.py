@@ -1,4 +1,4 @@
-"""The blocks of runs that may be under way: made when they are asked for, anew when a file has changed."""
+"""The blocks of runs that may still be running: built on request, and rebuilt if a file has changed."""
 
 from __future__ import annotations
 
@@ -27,18 +27,19 @@ _CHUNK = re.compile(r"chunk-([0-9]{1,9})")
 _KEPT_CHUNKS = 32
 _READ = (CONFIG, "environment.json", "eval.json", METRICS, TIMINGS, PROFILE, STOPPED)
 _Stamp: TypeAlias = tuple[tuple[int, int], ...]
-"""(time of change, bytes) of files."""
+"""(modification time, bytes) of files."""
 
 
 class PageBlock(NamedTuple):
     data: bytes
     """JSON."""
     tag: str
-    """Another one after every change; and of another server, whose data may be scored with other weights."""
+    """Changes with every change of the files. It also differs between servers, whose data may be scored with other
+    weights."""
 
 
 class _Rows(NamedTuple):
-    """A trajectory file, read."""
+    """The parsed rows of a trajectory file."""
 
     stamp: _Stamp
     rows: tuple[IndexRow, ...]
@@ -47,8 +48,8 @@ class _Rows(NamedTuple):
 
 
 class Snapshot:
-    """The blocks as they were when `overview` was last asked for, so that numbers of episodes mean the same in all of
-    them. For several threads."""
+    """The blocks as of the last request for `overview`, so that episode numbers mean the same in all blocks.
+    Thread-safe."""
 
     def __init__(
         self, sources: Sequence[RunSource], *, ratios: Ratios | None = None, ratio_of: str | None = None
@@ -63,8 +64,8 @@ class Snapshot:
         self._generation = ""
 
     def block(self, name: str, *, known: str | None = None) -> PageBlock | None:
-        """None where there is no such block; without data where its tag is `known`. Raises DataError and OSError for a
-        file that changed since."""
+        """The block `name`; None if it is unknown; with empty data if its tag equals `known`. Raises DataError and
+        OSError for a file that changed since the overview."""
         with self._lock:
             if name == "overview" or not self._blocks:
                 self._refresh()
@@ -125,7 +126,7 @@ class Snapshot:
         return found
 
     def _episodes(self, start: int, end: int) -> Iterator[tuple[RunSource, ShownEpisode]]:
-        """Those of the page numbered from `start` to before `end`."""
+        """The episodes of the page from number `start` up to but excluding `end`."""
         first = 0
         for file in self._files:
             skipped = max(0, start - first)

@@ -1,4 +1,4 @@
-"""A run of the page, opened: its files to rows and episodes."""
+"""Reads a run's files into index rows and episodes for the page."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from agentgrpo.reports.view.facts import config_of
 from agentgrpo.reports.view.pieces import TokenTexts, pieces_of
 
 _MALFORMED = (KeyError, TypeError, ValueError, AttributeError, IndexError, OverflowError)
-"""What a line raises that is JSON of the right fields, but of others within them."""
+"""Errors raised by a JSON line whose fields have malformed contents."""
 
 
 class ShownEpisode(NamedTuple):
@@ -24,19 +24,20 @@ class ShownEpisode(NamedTuple):
     record: TrajectoryRecord
     row: IndexRow
     episode: dict[str, Any]
-    """Without ratios: ratios.Ratios gives it some."""
+    """Without ratios, which ratios.Ratios fills in."""
 
 
 @dataclass
 class RunSource:
     run: RunDir
     name: str
-    """Among the runs of the page."""
+    """Unique name among the runs of the page."""
     pieces: TokenTexts | None = None
-    """None = no tokenizer is there (yet)."""
+    """None if no tokenizer was found (yet)."""
 
     def find_tokenizer(self) -> str | None:
-        """Look for one; what is wrong with the one there is, or None. Texts are then not divided into tokens."""
+        """Look for a tokenizer. Return the error if the tokenizer is damaged, else None. Without a tokenizer texts are
+        not divided into tokens."""
         try:
             self.pieces = self.pieces or pieces_of(self.run, config_of(self.run)[0])
         except (DataError, OSError) as e:
@@ -44,13 +45,13 @@ class RunSource:
         return None
 
     def rows(self, file: TrajectoryFile) -> Iterator[tuple[IndexRow, bool]]:
-        """Of each episode the row, and whether its tokens were recorded. Raises DataError and OSError where `episodes`
-        would."""
+        """The index row of each episode, and whether its tokens were recorded. Raises DataError and OSError like
+        `episodes`."""
         for shown in _episodes(file, None, 0):
             yield shown.row, bool(shown.record.branches)
 
     def episodes(self, file: TrajectoryFile, *, first: int = 0) -> Iterator[ShownEpisode]:
-        """Without those before `first`. Raises DataError and OSError."""
+        """Yield the episodes from number `first` on. Raises DataError and OSError."""
         return _episodes(file, self.pieces, first)
 
 
@@ -66,5 +67,5 @@ def _episodes(file: TrajectoryFile, pieces: TokenTexts | None, first: int) -> It
 
 
 def on_one_line(error: BaseException) -> str:
-    """What it says, for people."""
+    """The error's message on one line."""
     return " ".join(str(error).split()) or type(error).__name__

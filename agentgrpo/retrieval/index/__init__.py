@@ -1,1 +1,1 @@
-"""Indexes of corpora that do not fit into memory: how they are built, kept on disk, and searched by vectors."""
+"""Indexes of corpora that do not fit into memory: building, storage, and vector search."""

@@ -1,13 +1,14 @@
-"""How an index is built: a corpus is stored, then embedded block by block, and handed to what is searched.
+"""Builds an index: stores a corpus, embeds it block by block, and passes the vectors to a sink.
 
     add      passages.jsonl, passages.offsets      durable batch by batch
-    finish   embedder.json                         what the embedder learnt of the corpus, where it learns
+    finish   embedder.json                         the embedder's state, if it is fitted to the corpus
              the sink                              vectors, block by block
-             words/                                BM25, where it is asked for
-             index.json                            last: with it, the folder is an index
+             words/                                BM25, if requested
+             index.json                            last: it marks the folder as a complete index
 
-Each step is durable before the next begins and goes on where it was interrupted; no more than a batch of passages and
-a block of vectors is held at any time (what hnsw and ivf indexes of FAISS need for themselves comes on top)."""
+Each step is durable before the next begins, and continues where it was interrupted. Memory holds at most a batch of
+passages and a block of vectors (FAISS's hnsw and ivf indexes need additional memory).
+"""
 
 from __future__ import annotations
 
@@ -35,45 +36,45 @@ from agentgrpo.retrieval.index.words import build_words
 
 INDEX, BEGUN, LEARNT = "index.json", "begun.json", "embedder.json"
 BLOCK = 1024
-"""Passages that are embedded at once."""
+"""Number of passages embedded at once."""
 
 
 class Sink(Protocol):
-    """Where vectors go."""
+    """The destination of the vectors."""
 
     kind: str
     index: str
 
     def begin(self, manifest: Manifest) -> int:
-        """How many passages are durably in, of an index of which `manifest` will tell. Raises ConfigError where
-        something else is in its place."""
+        """The number of durably stored passages of the index that `manifest` describes. Raises ConfigError if the place
+        holds something else."""
         ...
 
     def add(self, start: int, passages: Sequence[Passage], vectors: Vectors) -> None:
-        """Passage `start` and those after it; durable when it returns."""
+        """Store passage `start` and those after it; durable on return."""
         ...
 
     def finish(self, manifest: Manifest, learnt: Mapping[str, Any] | None) -> None: ...
 
     def forget(self) -> None:
-        """Before `begin`: the vectors that are in are to be computed again. Where they are another's to delete nothing:
-        `begin` refuses what is of another corpus."""
+        """Called before `begin` if the stored vectors must be computed again. A sink in a database deletes nothing: its
+        `begin` refuses another corpus."""
         ...
 
     def close(self) -> None:
-        """After `begin`, however it ends."""
+        """Called after `begin`, also after errors."""
         ...
 
 
 class Building:
-    """An Indexer over a folder. A finished one can be built again from the same corpus: nothing is left to do then,
-    but for what the sink has lost."""
+    """An Indexer over a folder. Building a complete index again from the same corpus does nothing, except for restoring
+    data that the sink has lost."""
 
     def __init__(
         self, folder: Path | None, *, embedder: Embedder, sink: Sink, stemmer: str | None, words: bool = False
     ) -> None:
-        """folder: None = one that goes away, for a sink that needs none. words: with a BM25 index, for mode fused.
-        Raises ConfigError where the folder holds something else."""
+        """folder: None = a temporary one, for a sink that stores everything itself. words: also build a BM25 index, for
+        mode fused. Raises ConfigError if the folder holds something else."""
         if folder is None:
             folder = Path(mkdtemp(prefix="agentgrpo-index-"))
             weakref.finalize(self, shutil.rmtree, folder, ignore_errors=True)
@@ -177,10 +178,10 @@ class Building:
             )
 
     def _unlearn(self) -> None:
-        """Before passages are added: what the embedder has learnt of fewer, in a build that was interrupted, would not
-        be what it learns of all."""
+        """Called before passages are added: the embedder's state from an interrupted build with fewer passages is
+        discarded, because it differs from the state for all passages."""
         if (self._folder / LEARNT).is_file():
-            self._sink.forget()  # first: without LEARNT nobody would know that its vectors are of fewer
+            self._sink.forget()  # first: without LEARNT, the sink's outdated vectors would go unnoticed
             (self._folder / LEARNT).unlink()
 
     def _learn(self, passages: PassageFile, progress: Progress) -> Mapping[str, Any] | None:
@@ -199,13 +200,13 @@ class Building:
         if vectors.shape != (len(passages), self._embedder.dim) or not np.isfinite(vectors).all():
             raise RetrieverError(
                 f"the embedder {identity_of(self._embedder)} gave {list(vectors.shape)} numbers for {len(passages)} "
-                f"passages from {passages[0].id!r} on; finite ones, [{len(passages)}, {self._embedder.dim}], are needed"
+                f"passages from {passages[0].id!r} on; needed are finite ones, [{len(passages)}, {self._embedder.dim}]"
             )
         return np.ascontiguousarray(vectors, np.float32)
 
 
 def restore(embedder: Embedder, folder: Path) -> None:
-    """What the embedder learnt of the corpus of an index folder. Raises ConfigError."""
+    """Restore the embedder's state from an index folder. Raises ConfigError."""
     if isinstance(embedder, Fitted):
         embedder.restore(read_json(folder / LEARNT))
 

@@ -1,7 +1,7 @@
-"""A Qdrant collection: how it is reached, filled and searched.
+"""A Qdrant collection: connecting, filling and searching.
 
-collection          a point for each passage, numbered by its position, the passage as its payload
-collection-index    what it is an index of, and how many passages are in: a point
+collection          a point for each passage, numbered by its position, with the passage as its payload
+collection-index    one point: the manifest of the index, and the number of stored passages
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from agentgrpo.services.client import host_of, shown
 from agentgrpo.services.secret import Secret
 
 _AT_ONCE = 128
-"""Points of one request: vectors travel as JSON."""
+"""Points per request; vectors are sent as JSON."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,11 +46,12 @@ class QdrantPlace:
 
     @property
     def about(self) -> str:
-        """The collection in which this one's manifest is: metadata of collections is younger than many servers."""
+        """The collection that stores this one's manifest, because many servers do not support collection
+        metadata yet."""
         return f"{self.collection}-index"
 
     def connect(self) -> Any:
-        """Raises ConfigError."""
+        """Open a client. Raises ConfigError."""
         try:
             from qdrant_client import QdrantClient
         except ImportError as e:
@@ -62,13 +63,13 @@ class QdrantPlace:
                 Secret(self.api_key_env).check()
             key = os.environ[self.api_key_env] if self.api_key_env else None
             with warnings.catch_warnings():
-                warnings.filterwarnings("ignore", "Api key is used with an insecure connection")  # a user's own network
+                warnings.filterwarnings("ignore", "Api key is used with an insecure connection")  # usual in a LAN
                 timeout = max(1, round(self.timeout_s))
                 return QdrantClient(url=self.url, api_key=key, timeout=timeout, check_compatibility=False)
 
     @contextmanager
     def answering(self) -> Iterator[None]:
-        """What keeps the folder or the server from answering is the configuration's, at the start."""
+        """Turn failures of the folder or the server into a ConfigError, for use while starting."""
         try:
             yield
         except AgentGrpoError:
@@ -79,15 +80,15 @@ class QdrantPlace:
             raise ConfigError(f"{where}: Qdrant does not answer ({self.said(e)}); {hint}") from e
 
     def said(self, error: Exception) -> str:
-        """What Qdrant says of a failure, without password and key."""
-        # of a URL that it cannot read, it may quote a piece of the password
+        """Qdrant's error message, without password and key."""
+        # for an unreadable URL the message may quote a piece of the password
         return masked(type(error).__name__ if "@" in (self.url or "") else one_line(error))
 
 
 def place_of(
     path: str | None, url: str | None, api_key_env: str | None, timeout_s: float, collection: str
 ) -> QdrantPlace:
-    """Raises ConfigError; nothing is opened."""
+    """Validate the settings without opening anything. Raises ConfigError."""
     if (path is None) == (url is None):
         at = None if url is None else shown(url)
         raise ConfigError(
@@ -103,12 +104,12 @@ def place_of(
 
 
 class QdrantSink:
-    """Points are numbered by their position, so that one that is sent again replaces itself."""
+    """Numbers points by their position, so that a point sent again replaces itself."""
 
     kind = "qdrant"
 
     def __init__(self, place: QdrantPlace, shape: Shape) -> None:
-        """Raises ConfigError where Qdrant cannot be reached."""
+        """Raises ConfigError if Qdrant cannot be reached."""
         self.index = shape.index
         self._place, self._shape = place, shape
         self._client: Any = None
@@ -135,8 +136,8 @@ class QdrantSink:
                     one = models.VectorParams(size=1, distance=models.Distance.DOT)
                     client.create_collection(place.about, vectors_config=one)
             if not client.collection_exists(place.collection):
-                self._record(manifest, 0)  # first, or a kill in between leaves an empty collection that counts as full
-                links = self._shape.links if self._shape.index == "hnsw" else 0  # 0: no graph is built
+                self._record(manifest, 0)  # first: if killed in between, an empty collection would count as full
+                links = self._shape.links if self._shape.index == "hnsw" else 0  # 0 = no graph
                 about = None
                 client.create_collection(
                     place.collection,
@@ -169,7 +170,7 @@ class QdrantSink:
             raise RetrieverError(f"{self._place} holds {found} of {manifest.count} passages; delete it and build again")
 
     def forget(self) -> None:
-        """See `begin`."""
+        """Do nothing: `begin` refuses another corpus."""
 
     def close(self) -> None:
         if self._client is not None:
@@ -186,7 +187,7 @@ class QdrantSink:
 
 class QdrantStore:
     def __init__(self, place: QdrantPlace, shape: Shape, embedder: Embedder) -> None:
-        """Raises ConfigError where it is missing, half-built, or built otherwise."""
+        """Raises ConfigError if the collection is missing or incomplete, or was built with other settings."""
         if place.path is not None and not Path(place.path).is_dir():
             raise ConfigError(
                 f"retriever.path={place.path} is not a folder; build it: agentgrpo index --corpus FILE "
@@ -239,7 +240,7 @@ class QdrantStore:
 
     @contextmanager
     def _answering(self) -> Iterator[None]:
-        """What Qdrant fails in while it is searched is the way to it: no query is to blame."""
+        """Turn any failure during a search into a RetrieverError of kind "transport": no query is to blame."""
         try:
             yield
         except Exception as e:
@@ -255,7 +256,7 @@ def open_collection(place: QdrantPlace, shape: Shape, embedder: Embedder) -> tup
 
 
 def _about(client: Any, place: QdrantPlace) -> Record | None:
-    """What its builder has recorded of the collection."""
+    """The builder's record of the collection, or None."""
     if not client.collection_exists(place.about):
         return None
     points = client.retrieve(place.about, [0], with_payload=True)

@@ -1,4 +1,4 @@
-"""Indexes that a database keeps, and what it says of them beside them: qdrant, pgvector."""
+"""Indexes in a database, with their manifest stored beside them: qdrant, pgvector."""
 
 from __future__ import annotations
 
@@ -22,17 +22,17 @@ from agentgrpo.retrieval.lazy import Opened
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Record:
-    """What the builder of a collection or table has written down."""
+    """The builder's record of a collection or table."""
 
     manifest: Manifest
     done: int
-    """Passages that are in."""
+    """Number of stored passages."""
     is_complete: bool
     learnt: bytes | None
-    """See `packed`."""
+    """The compressed embedder state; see `packed`."""
 
     def require(self, manifest: Manifest, *, where: object, key: str) -> None:
-        """Raises ConfigError unless it is of the index that `manifest` tells of."""
+        """Raises ConfigError unless the record belongs to the index with this manifest."""
         if self.manifest != manifest:
             differs = next(f for f in Manifest.__slots__ if getattr(self.manifest, f) != getattr(manifest, f))
             what = (
@@ -47,7 +47,7 @@ class Record:
 
 
 def opened_record(record: Record | None, *, kind: str, shape: Shape, embedder: Embedder, where: object) -> Manifest:
-    """That of an index that may be searched, `embedder` as it was when it was built. Raises ConfigError."""
+    """The manifest of a complete index; restores the embedder's state from the record. Raises ConfigError."""
     command = f"agentgrpo index --corpus FILE retriever={kind} ..."
     if record is None:
         raise ConfigError(f"{where} is not there, or was not built by agentgrpo; build it: {command}")
@@ -71,7 +71,7 @@ def opened(
     words: str | None,
     stemmer: str | None,
 ) -> Opened:
-    """What searches the store, together with the words of the folder `words` where there is one. Raises ConfigError."""
+    """The backend for the store, fused with the word index of the folder `words` if given. Raises ConfigError."""
     store, manifest = open_store(embedder)
     backend = VectorBackend(store, embedder=embedder)
     if words is None:

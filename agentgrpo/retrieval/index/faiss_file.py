@@ -1,6 +1,6 @@
-"""Vectors in a FAISS file: appended while it is built, memory-mapped when it is searched.
+"""Vectors in a FAISS file: appended while the index is built, memory-mapped for searching.
 
-A flat index is a header and the vectors, so that it can be written as it grows, whatever its size:
+A flat index is a header followed by the vectors, so it can be written as it grows, whatever its size:
 
     "IxFI"  dim i32  count i64  (2^20) i64  (2^20) i64  is_trained u8  metric i32  count * dim u64  vectors f32
 """
@@ -27,13 +27,13 @@ FILE = "faiss.index"
 _PART = "vectors.part"
 _HEADER = struct.Struct("<4siqqqBiQ")
 _AT_ONCE = 64
-"""Queries that FAISS compares with the vectors in one pass over them."""
+"""Queries that FAISS compares with all vectors in one pass."""
 _AS_ONE_PRODUCT = 8192
-"""Queries times dimension from which FAISS compares them by one matrix product (its own default, 128,000, is never
-reached here): 64 queries of dimension 256 take a seventh of the time. Single queries stay below it, whose bits are so
-the same as ever."""
+"""From this many queries times dimension on, FAISS compares them by one matrix product. FAISS's default of 128,000 is
+never reached here; with this value, 64 queries of dimension 256 take a seventh of the time. Single queries stay below
+it, so their bits do not change."""
 _TRAINED_ON = 256
-"""Vectors of a cell that k-means looks at, at most (FAISS's own limit)."""
+"""Maximum vectors per cell that k-means uses (FAISS's own limit)."""
 _BLOCK = 65536
 
 
@@ -42,12 +42,12 @@ def _header(dim: int, count: int) -> bytes:
 
 
 class FaissSink:
-    """Vectors are appended to vectors.part; that becomes the flat index, or what the others are built from."""
+    """Appends vectors to vectors.part, which becomes the flat index or the source of the other index kinds."""
 
     kind = "faiss_index"
 
     def __init__(self, folder: Path, shape: Shape, *, block: int, threads: int = 1) -> None:
-        """block: passages that are added at once."""
+        """block: passages added per call."""
         self.index = shape.index
         self._block = block
         self._folder, self._shape, self._threads = folder, shape, threads
@@ -58,13 +58,13 @@ class FaissSink:
         if target.is_file():
             if faiss.read_index(str(target), faiss.IO_FLAG_MMAP_IFC).ntotal == manifest.count:
                 return manifest.count
-            target.unlink()  # a kill came before index.json, and the corpus has grown since
+            target.unlink()  # the build was killed before index.json, and the corpus has grown since
         row = 4 * manifest.dim
         if not self._part.is_file() or self._part.stat().st_size < _HEADER.size:
             self._part.write_bytes(_header(manifest.dim, 0))
         done = (self._part.stat().st_size - _HEADER.size) // row
         if done != manifest.count:
-            done -= done % self._block  # vectors of a block are the same only if they are made together
+            done -= done % self._block  # vectors of a block have the same bits only if they are computed together
         os.truncate(self._part, _HEADER.size + done * row)
         return int(done)
 
@@ -99,10 +99,10 @@ class FaissSink:
         (self._folder / FILE).unlink(missing_ok=True)
 
     def close(self) -> None:
-        """Nothing is open in between."""
+        """No files stay open between calls."""
 
     def _approximate(self, manifest: Manifest) -> Any:
-        """All of it in memory, as FAISS builds it."""
+        """Build an hnsw or ivf index, which FAISS keeps in memory."""
         vectors = np.memmap(self._part, np.float32, mode="r", offset=_HEADER.size, shape=(manifest.count, manifest.dim))
         faiss.omp_set_num_threads(self._threads)
         index: Any
@@ -121,10 +121,11 @@ class FaissSink:
 
 
 class FaissStore:
-    """Any FAISS index of inner products that can give its vectors back: flat, hnsw and ivf can."""
+    """Any FAISS inner-product index that can return its vectors, such as flat, hnsw and ivf."""
 
     def __init__(self, path: Path, passages: Sequence[Passage], shape: Shape, *, threads: int = 1) -> None:
-        """threads: of FAISS's, which spin when they wait. Raises ConfigError for what is no such file."""
+        """threads: FAISS threads, which spin while waiting. Raises ConfigError if the file is not such an index, or
+        does not match its corpus."""
         if not path.is_file():
             raise ConfigError(f"{path} is not a file; build it with agentgrpo index, or give the path of a FAISS index")
         try:
@@ -164,7 +165,7 @@ class FaissStore:
         return [self._passages[position] for position in positions]
 
     def close(self) -> None:
-        """Memory goes with the object."""
+        """The memory is freed with the object."""
 
 
 def _sync(path: Path) -> None:

@@ -1,4 +1,4 @@
-"""What an index says of itself: of which passages it is, by which embedder, and how it is searched."""
+"""The description of an index: its passages, its embedder, and its kind of search."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ class Manifest:
     index: str
     """flat, exact, hnsw, ivf, ivfflat."""
     embedder: str
-    """embedder.identity_of what it was built with."""
+    """The builder's embedder, by embedder.identity_of."""
     dim: int
     count: int
     fingerprint: str
-    """Of the passages, in their order."""
+    """A digest of the passages, in their order."""
     format: int = FORMAT
 
     def as_json(self) -> dict[str, Any]:
@@ -35,7 +35,7 @@ class Manifest:
 
     @classmethod
     def of(cls, values: Any, where: object) -> Self:
-        """Raises ConfigError for what no index of this release says."""
+        """Parse a manifest. Raises ConfigError if it is damaged or of another format."""
         try:
             if values["format"] != FORMAT:
                 raise ConfigError(
@@ -54,7 +54,7 @@ class Manifest:
             raise ConfigError(f"{where} is damaged ({line_of(e)}); build it again: agentgrpo index") from e
 
     def refuse_others(self, *, kind: str, index: str, embedder: Embedder, where: object) -> None:
-        """Raises ConfigError unless that is how it was built."""
+        """Raises ConfigError unless the index was built with these settings."""
         if self.kind != kind:
             raise ConfigError(
                 f"{where} is an index of retriever={self.kind}, not of {kind}; choose retriever={self.kind}"
@@ -74,7 +74,7 @@ class Manifest:
 
 
 def read_json(path: Path) -> Any:
-    """Raises ConfigError."""
+    """Read a JSON file. Raises ConfigError."""
     try:
         return json.loads(path.read_bytes())
     except (OSError, ValueError) as e:
@@ -85,27 +85,28 @@ def as_bytes(values: Mapping[str, Any]) -> bytes:
     return (json.dumps(values, indent=1, sort_keys=True) + "\n").encode()
 
 
-# --- How vectors are searched: exactly, or by an index that may miss some.
+# --- The kind of vector search: exact, or by an index that may miss some vectors.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Shape:
-    """hnsw: a graph (Malkov & Yashunin 2018). ivf: cells of k-means, of which the nearest are searched."""
+    """The kind of index and its parameters. hnsw: a graph (Malkov & Yashunin 2018). ivf: k-means cells; only the
+    nearest ones are searched."""
 
     index: str
     links: int = 32
-    """hnsw: of a vector to others (M)."""
+    """hnsw: links of each vector to others (M)."""
     build_candidates: int = 200
-    """hnsw: looked at for each vector while building (efConstruction)."""
+    """hnsw: candidates considered per vector while building (efConstruction)."""
     search_candidates: int = 128
-    """hnsw: looked at for each query (efSearch)."""
+    """hnsw: candidates considered per query (efSearch)."""
     lists: int | None = None
-    """ivf: cells; None = 4 * sqrt(count)."""
+    """ivf: number of cells; None = 4 * sqrt(count)."""
     probes: int = 16
-    """ivf: cells searched for each query."""
+    """ivf: number of cells searched per query."""
 
     def check(self, allowed: Sequence[str]) -> None:
-        """Raises ConfigError."""
+        """Raises ConfigError for an unknown index or a parameter that is too small."""
         if self.index not in allowed:
             raise ConfigError(
                 f"retriever.index={self.index}; allowed are {', '.join(allowed)}.{did_you_mean(self.index, allowed)}"
@@ -116,5 +117,5 @@ class Shape:
                 raise ConfigError(f"retriever.{name}={value}; {2 if name == 'links' else 1} or more is allowed")
 
     def lists_of(self, count: int) -> int:
-        """At most so many that k-means has the 39 vectors a cell that FAISS wants to see."""
+        """The number of cells, limited so that k-means has the 39 vectors per cell that FAISS recommends."""
         return max(1, min(self.lists or round(4 * math.sqrt(count)), count // 39))

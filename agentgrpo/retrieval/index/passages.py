@@ -1,7 +1,7 @@
 """A corpus on disk, read a passage at a time.
 
 passages.jsonl     a line {"id", "text", "title"?, "url"?} for each passage
-passages.offsets   where each line begins, and where the last one ends: little-endian u64, count + 1 of them
+passages.offsets   count + 1 little-endian u64: the start of each line, and the end of the last one
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ _BLOCK = 2**24
 
 
 class PassageFile(Sequence[Passage]):
-    """The passages of a JSON lines file by memory map: what is not looked at takes no memory."""
+    """The passages of a memory-mapped JSON lines file; passages that are not read take no memory."""
 
     def __init__(self, path: Path, offsets: Offsets) -> None:
-        """offsets: [count + 1]. Raises DataError where they are not of this file."""
+        """offsets: [count + 1]. Raises DataError if they do not belong to this file."""
         self._path, self._offsets = path, offsets
         with path.open("rb") as file:
             size = os.fstat(file.fileno()).st_size
@@ -42,7 +42,7 @@ class PassageFile(Sequence[Passage]):
 
     @classmethod
     def in_folder(cls, folder: Path) -> PassageFile:
-        """Of an index folder. Raises ConfigError where a file is missing."""
+        """Open the passages of an index folder. Raises ConfigError if a file is missing."""
         for name in (PASSAGES, OFFSETS):
             if not (folder / name).is_file():
                 raise ConfigError(f"{folder} has no {name}; build the index again: agentgrpo index --out {folder}")
@@ -50,7 +50,8 @@ class PassageFile(Sequence[Passage]):
 
     @classmethod
     def of_file(cls, path: Path) -> PassageFile:
-        """Of anybody's JSON lines. Its offsets are found in one pass, and kept beside it where that can be written."""
+        """Open any JSON lines file. Its offsets are computed in one pass, and stored beside it if that folder is
+        writable. Raises ConfigError if `path` is not a file."""
         if not path.is_file():
             raise ConfigError(f"{path} is not a file; give the JSON lines file of the passages")
         stat = path.stat()
@@ -88,7 +89,7 @@ class PassageFile(Sequence[Passage]):
 
 
 def _offsets_in(path: Path) -> Offsets:
-    """Where the lines begin, and where the file ends. FAISS counts rows, so a blank line is a row too."""
+    """The starts of all lines and the end of the file. Blank lines count too, because FAISS counts rows."""
     found: list[Offsets] = []
     position, ends_line = 0, True
     with path.open("rb") as file:
@@ -106,17 +107,17 @@ def _offsets_in(path: Path) -> Offsets:
 
 
 def row_of(passage: Passage) -> bytes:
-    """Its line, with the line end: the form whose bytes the fingerprint of a corpus counts."""
+    """The passage's line with its line end. The fingerprint of a corpus is computed over these bytes."""
     fields = {"id": passage.id, "text": passage.text, "title": passage.title, "url": passage.url}
     kept = {key: well_formed(value) for key, value in fields.items() if value or key in ("id", "text")}
     return json.dumps(kept, ensure_ascii=False).encode() + b"\n"
 
 
 class PassageWriter:
-    """Appends to the passages of a folder. `count` are durably in; what a crash left beyond them is cut off."""
+    """Appends passages to a folder. `count` passages are stored durably; incomplete data after them is cut off."""
 
     def __init__(self, folder: Path) -> None:
-        """Raises DataError where passages are missing that were written."""
+        """Raises DataError if the passages file is shorter than its offsets say."""
         self._passages, self._offsets = folder / PASSAGES, folder / OFFSETS
         for path in (self._passages, self._offsets):
             path.touch()
@@ -133,7 +134,7 @@ class PassageWriter:
         os.truncate(self._passages, self._end)
 
     def append(self, rows: Sequence[bytes]) -> None:
-        """Durable when it returns: the lines first, then where they end."""
+        """Append lines durably: first the lines, then their ends."""
         ends = self._end + np.cumsum([len(row) for row in rows], dtype=np.uint64)
         _append(self._passages, b"".join(rows))
         _append(self._offsets, ends.astype(_OFFSET).tobytes())
@@ -141,7 +142,7 @@ class PassageWriter:
         self.count += len(rows)
 
     def rows(self) -> Iterator[bytes]:
-        """Those that are in, in order."""
+        """The stored lines, in order."""
         with self._passages.open("rb") as file:
             yield from file
 

@@ -1,7 +1,7 @@
-"""A table of PostgreSQL: how it is reached, filled and searched.
+"""A PostgreSQL table with vectors: connecting, filling and searching.
 
 table          position, id, title, text, url, embedding
-table_index    what it is an index of, and how many passages are in: a row
+table_index    one row: the manifest of the index, and the number of stored passages
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from agentgrpo.retrieval.index.manifest import Manifest, Shape
 from agentgrpo.retrieval.index.vectors import Candidates
 from agentgrpo.retrieval.lazy import extra_missing, one_line
 
-# --- A table of PostgreSQL that a configuration names, and the connection to it.
+# --- A PostgreSQL table named in the configuration, and the connection to it.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,7 +39,7 @@ class PostgresPlace:
 
     @property
     def names(self) -> dict[str, Any]:
-        """As parts of statements: the table, its record, its index."""
+        """SQL identifiers for statements: the table, its record, its index."""
         from psycopg import sql
 
         *schema, name = self.table.split(".")
@@ -50,8 +50,8 @@ class PostgresPlace:
         }
 
     def connect(self, *, creates_extension: bool = False) -> Any:
-        """A connection, every statement a transaction of its own. creates_extension: where the database has none, as
-        its owner may. Raises ConfigError, for no extension too."""
+        """An autocommit connection. creates_extension: create the extension if the database lacks it, which needs its
+        owner's rights. Raises ConfigError, also if the extension is missing."""
         try:
             import psycopg
             from pgvector.psycopg import register_vector
@@ -63,13 +63,13 @@ class PostgresPlace:
         except psycopg.Error as e:
             raise ConfigError(
                 f"{self._key}: PostgreSQL does not answer ({self._hidden(one_line(e))}); start it, or correct the DSN"
-            ) from (e if self.dsn_env is None else None)  # whose words may hold the password
+            ) from (e if self.dsn_env is None else None)  # the error's text may hold the password
         try:
-            # not as an option of the connection, which would take the place of the DSN's own options
+            # not a connection option, which would replace the DSN's own options
             connection.execute(f"SET statement_timeout = {round(self.timeout_s * 1000)}")
             if creates_extension:
                 there = connection.execute("SELECT 1 FROM pg_extension WHERE extname = 'vector'").fetchone()
-                if there is None:  # IF NOT EXISTS is refused where nothing may be written, even if it exists
+                if there is None:  # IF NOT EXISTS is refused on read-only databases, even if it exists
                     connection.execute("CREATE EXTENSION IF NOT EXISTS vector")
             register_vector(connection)
         except psycopg.Error as e:
@@ -94,7 +94,8 @@ class PostgresPlace:
         return found
 
     def _hidden(self, text: str) -> str:
-        """Without anything of the DSN: the library takes a password with / or # in it for a host, a port or a name."""
+        """Remove every part of the DSN: the library may take a password with / or # in it for a host, a port or
+        a name."""
         if self.dsn_env is None:
             return text
         import psycopg
@@ -103,7 +104,7 @@ class PostgresPlace:
         try:
             parts = {key: str(value) for key, value in conninfo_to_dict(self._conninfo()).items() if value}
         except psycopg.Error as e:
-            return type(e).__name__  # whose own words are the DSN
+            return type(e).__name__  # the error's text is the DSN itself
         if password := parts.pop("password", None):
             text = text.replace(password, "***")
         values = {piece for value in parts.values() for piece in (value, *value.split(",")) if piece}
@@ -113,7 +114,7 @@ class PostgresPlace:
 
 
 def place_of(dsn: str | None, dsn_env: str | None, table: str, timeout_s: float) -> PostgresPlace:
-    """Raises ConfigError; nothing is connected to."""
+    """Validate the settings without connecting. Raises ConfigError."""
     if (dsn is None) == (dsn_env is None):
         raise ConfigError(
             "retriever.dsn and retriever.dsn_env; give one of them: postgresql://user@host/database, or the name of "
@@ -140,7 +141,7 @@ def _refuse_password(dsn: str) -> None:
         has_password = bool(conninfo_to_dict(dsn).get("password"))
     except psycopg.Error as e:
         raise ConfigError(
-            f"retriever.dsn is no DSN ({type(e).__name__}); such as postgresql://user@host/database is allowed"
+            f"retriever.dsn is no DSN ({type(e).__name__}); give one such as postgresql://user@host/database"
         ) from e
     if has_password:
         raise ConfigError(
@@ -156,12 +157,12 @@ T = TypeVar("T")
 
 
 class PgSink:
-    """A block and the note that it is in are one transaction."""
+    """Stores each block and the number of stored passages in one transaction."""
 
     kind = "pgvector"
 
     def __init__(self, place: PostgresPlace, shape: Shape) -> None:
-        """Raises ConfigError where the database cannot be reached."""
+        """Raises ConfigError if the database cannot be reached."""
         self.index = shape.index
         self._place, self._shape = place, shape
         place.connect(creates_extension=True).close()
@@ -174,7 +175,7 @@ class PgSink:
                 f"{_MAX_INDEXED_DIM}: use retriever.index=exact"
             )
         self._connection = self._place.connect()
-        self._connection.execute("SET statement_timeout = 0")  # an index of millions takes its time
+        self._connection.execute("SET statement_timeout = 0")  # indexing millions takes long
         about = _about(self._connection, self._place)
         if about is not None:
             about.require(manifest, where=self._place, key="retriever.table")
@@ -218,7 +219,7 @@ class PgSink:
         self._run("ANALYZE {passages}")
 
     def forget(self) -> None:
-        """See `begin`."""
+        """Do nothing: `begin` refuses another corpus."""
 
     def close(self) -> None:
         if self._connection is not None:
@@ -237,10 +238,10 @@ class PgSink:
 
 
 class PgStore:
-    """A connection that was lost is opened again once a batch."""
+    """Reopens a lost connection once per batch."""
 
     def __init__(self, place: PostgresPlace, shape: Shape, embedder: Embedder) -> None:
-        """Raises ConfigError where the table is missing, half-built, or built otherwise."""
+        """Raises ConfigError if the table is missing or incomplete, or was built with other settings."""
         self._place, self._shape = place, shape
         self._connection = place.connect()
         try:
@@ -316,7 +317,7 @@ def open_table(place: PostgresPlace, shape: Shape, embedder: Embedder) -> tuple[
 
 
 def _about(connection: Any, place: PostgresPlace) -> Record | None:
-    """What its builder has recorded of the table."""
+    """The builder's record of the table, or None."""
     from psycopg import sql
 
     names = place.names
@@ -332,7 +333,7 @@ def _exists(connection: Any, name: Any) -> bool:
 
 
 def _storable(text: str) -> str:
-    """PostgreSQL has no character 0."""
+    """Replace NUL characters, which PostgreSQL cannot store."""
     return well_formed(text).replace("\0", "\ufffd")
 
 

@@ -1,8 +1,9 @@
-"""Search by vectors in whatever keeps them.
+"""Vector search, independent of the store.
 
-FAISS, PostgreSQL and Qdrant each add up an inner product in an order of their own, and differ in the last bits. What
-they choose is therefore scored again here, in float64: exact search ranks the same wherever the vectors are, and a row
-does not depend on what else is asked."""
+FAISS, PostgreSQL and Qdrant sum inner products in different orders, and so differ in the last bits. Their candidates
+are therefore scored again here in float64: exact search ranks equally on every store, and a row does not depend on the
+other queries.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +19,7 @@ from agentgrpo.retrieval.corpus import best_positions
 from agentgrpo.retrieval.embedder import Embedder, Vectors, query_vectors
 
 NOISE = 4e-6
-"""More than the sums of float32 products of unit vectors, taken in two orders, differ by."""
+"""Larger than the difference between two summation orders of float32 products of unit vectors."""
 
 
 class Candidates(NamedTuple):
@@ -32,8 +33,8 @@ class VectorStore(Protocol):
     def count(self) -> int: ...
 
     def nearest(self, queries: Vectors, n: int) -> list[Candidates]:
-        """The n of the largest inner product with each row of `queries`, in any order; fewer where an approximate
-        index finds no more."""
+        """The n vectors with the largest inner product for each row of `queries`, in any order; an approximate index
+        may return fewer."""
         ...
 
     def passages(self, positions: Sequence[int]) -> list[Passage]: ...
@@ -42,7 +43,8 @@ class VectorStore(Protocol):
 
 
 class VectorBackend:
-    """The passages whose vectors have the largest inner product with the query's. 0 and less is no match."""
+    """The passages whose vectors have the largest inner product with the query's; only products above 0 count as
+    matches."""
 
     def __init__(self, store: VectorStore, *, embedder: Embedder) -> None:
         self._store, self._embedder = store, embedder
@@ -66,7 +68,7 @@ class VectorBackend:
         asked = len(first.positions)
 
         def nearest(n: int) -> tuple[list[float], list[int]]:
-            # what was found for the whole batch, unless more is wanted
+            # the batch's candidates, unless more are wanted
             found = first if n <= max(asked, 1) else self._store.nearest(query, n)[0]
             scores = inner_products(found.vectors, query[0])
             matches = [(s, p) for s, p in zip(scores, found.positions, strict=True) if s > 0]
@@ -76,6 +78,7 @@ class VectorBackend:
 
 
 def inner_products(vectors: Vectors, query: Vectors) -> list[float]:
-    """Plain sums of float64: no BLAS, whose result may depend on the machine and on the number of rows."""
+    """Inner products as plain float64 sums. BLAS is avoided, because its results may depend on the machine and the
+    number of rows."""
     products: list[float] = (vectors.astype(np.float64) * query.astype(np.float64)).sum(axis=1).tolist()
     return products

@@ -15,13 +15,13 @@ from agentgrpo.retrieval.index.passages import PassageFile
 
 WORDS = "words"
 _STEMMER = "stemmer.json"
-"""In words/: what the words were cut by."""
+"""The file in words/ that records the stemmer."""
 _COMMIT_EVERY = 65536
-"""Passages: what a crash costs at most."""
+"""Passages per commit, the most that a crash can lose."""
 
 
 def build_words(folder: Path, passages: PassageFile, stemmer: str | None, progress: Progress) -> None:
-    """Goes on after the passages that a commit has made durable."""
+    """Build the word index; continue after the passages that were committed."""
     path = folder / WORDS
     path.mkdir(exist_ok=True)
     write_atomic(path / _STEMMER, as_bytes({"stemmer": stemmer}))
@@ -41,7 +41,7 @@ def build_words(folder: Path, passages: PassageFile, stemmer: str | None, progre
 
 
 def open_words(folder: Path, passages: PassageFile, stemmer: str | None) -> Bm25Backend:
-    """Raises ConfigError where the folder has none, not one of all its passages, or one by another stemmer."""
+    """Raises ConfigError if the word index is missing or incomplete, or was built with another stemmer."""
     path = folder / WORDS
     if not path.is_dir() or not tantivy.Index.exists(str(path)):
         raise ConfigError(

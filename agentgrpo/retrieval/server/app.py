@@ -1,11 +1,12 @@
-"""The retrieval server as an ASGI application, over retrievers and a reranker of any kind.
+"""The retrieval server as an ASGI application, over any retrievers and reranker.
 
     POST /retrieve          the retriever "vdb"             POST /rerank    the reranker
     POST /web/retrieve      the retriever "web", if any     GET  /health    {"status": "ok", ...}
 
-Requests and answers are those of `wire`. The queries of all requests that are open reach the retriever as they come:
-it is the one that makes batches of them. Errors are {"error": text} with a status of 4xx for the client's and 5xx for
-ours; a query of a batch that is refused (too long, no text) or alone failed has {"error": text} in place of its row."""
+`wire` defines requests and answers. The queries of all open requests go to the retriever as they arrive, and the
+retriever makes batches of them. Errors are {"error": text}, with status 4xx for the client's errors and 5xx for the
+server's. A query of a batch that is refused (too long, no text) or fails alone has {"error": text} in place of its row.
+"""
 
 from __future__ import annotations
 
@@ -39,13 +40,14 @@ from agentgrpo.retrieval.server.questions import (
 )
 from agentgrpo.retrieval.server.questions import ranking_of as ranking_asked
 
-# --- What a server has to do and has done: one line for many requests, never one for each.
+# --- Counts of requests, logged in one line for many requests.
 
 
 class Traffic:
-    """Counts requests and their seconds (`now`), and says a line after every `log_every` of them.
+    """Counts requests and their seconds (`now`), and passes a line to `say` after every `log_every` requests.
 
-    counts: requests, queries, refused (the client's fault), failed (ours)."""
+    counts: requests, queries, refused (the client's fault), failed (the server's).
+    """
 
     def __init__(
         self, *, limits: RequestLimits, log_every: int, now: Callable[[], float], say: Callable[[str], None]
@@ -61,7 +63,7 @@ class Traffic:
 
     @contextmanager
     def request(self) -> Iterator[None]:
-        """From the first byte of a body to the answer."""
+        """Count and time a request, from the first byte of its body to its answer."""
         began = self._now()
         try:
             yield
@@ -79,9 +81,9 @@ class Traffic:
 
     @contextmanager
     def queries(self, number: int) -> Iterator[None]:
-        """While so many are answered. Raises Refused where too many wait already."""
+        """Count queries while they are answered. Raises RequestRefused (503) if too many are waiting already."""
         if self.waiting and self.waiting + number > self._limits.waiting:
-            raise RequestRefused(503, f"{self.waiting} queries are waiting already; come again in a second")
+            raise RequestRefused(503, f"{self.waiting} queries are waiting already; retry in a second")
         self.counts["queries"] += number
         self.waiting += number
         self._most_waiting = max(self._most_waiting, self.waiting)
@@ -91,7 +93,7 @@ class Traffic:
             self.waiting -= number
 
     def _line(self) -> str:
-        """Of the requests since the last one."""
+        """The log line for the requests since the previous one."""
         seconds, new = sorted(self._seconds), self.counts - self._before
         self._seconds, self._before = [], self.counts.copy()
         most, self._most_waiting = self._most_waiting, self.waiting
@@ -106,7 +108,7 @@ Answer = Callable[[bytes], Awaitable[Any]]
 
 
 class RetrievalApp:
-    """`asgi` is what a server runs. say: gets a line for every `log_every` requests."""
+    """`asgi` is the application to serve. say: receives a line for every `log_every` requests."""
 
     def __init__(
         self,
@@ -170,7 +172,7 @@ class RetrievalApp:
                 rows = await asyncio.gather(*(self._row(retriever, query, asked) for query in asked.queries))
             failed = [row for row in rows if isinstance(row, RequestRefused)]
             if failed and len(failed) == len(rows):
-                raise max(failed, key=lambda refused: refused.status)  # ours before theirs: that may pass
+                raise max(failed, key=lambda refused: refused.status)  # server errors first: they may be temporary
             if asked.single:
                 return {"results": rows[0]}
             return {"result": [{"error": str(row)} if isinstance(row, RequestRefused) else row for row in rows]}
@@ -205,7 +207,7 @@ class RetrievalApp:
     # --- anything else
 
     async def _health(self, request: Request) -> Response:
-        """That it answers, what it answers, and what it has done."""
+        """The server's status, its paths, and its counts."""
         paths = sorted(self.paths)
         return _json({"status": "ok", "paths": paths, "waiting": self.traffic.waiting, **self.traffic.counts})
 
@@ -217,19 +219,20 @@ class RetrievalApp:
 
 
 def _failure(error: AgentGrpoError) -> RequestRefused:
-    """What a service behind the retriever refuses, as an embedder may, another attempt would not help either."""
+    """The refusal for an error: 422 if a service behind the retriever refused the query, since a retry would not help,
+    else 500."""
     refused = isinstance(error, RetrieverError) and error.kind == "http_4xx"
     return RequestRefused(422 if refused else 500, " ".join(str(error).split()))
 
 
 def _written(answer: Mapping[str, Any]) -> str:
-    """As json.dumps writes it, but a row at a time: within one call of it no other thread gets a turn, and so nobody
-    else an answer."""
+    """Serialise like json.dumps, but a row at a time: a single long call would block all other threads, and so delay
+    other answers."""
     if not isinstance(answer.get("result"), list):
         return json.dumps(answer)
     return f'{{"result": [{", ".join([json.dumps(row) for row in answer["result"]])}]}}'
 
 
 def _json(content: Any, status: int = 200, headers: Mapping[str, str] | None = None) -> Response:
-    # Escaped to ASCII: no client can take it for another encoding.
+    # Escaped to ASCII, so that no client can misread the encoding.
     return Response(json.dumps(content), status, headers, media_type="application/json")

@@ -1,8 +1,9 @@
-"""What clients ask, read with suspicion: any bytes in, a question or a refusal that says what is allowed out.
+"""Parses clients' requests defensively: any bytes in, a request or a refusal that says what is allowed out.
 
-POST /retrieve  {"queries": [...], "topk"?: n, "return_scores"?: bool}     batch, as Search-R1's clients ask
+POST /retrieve  {"queries": [...], "topk"?: n, "return_scores"?: bool}     batch, as Search-R1's clients send it
                 {"query": ..., "top_k"?: n}                                single
-POST /rerank    {"query": ..., "documents": [...], "top_k"?: n}"""
+POST /rerank    {"query": ..., "documents": [...], "top_k"?: n}
+"""
 
 from __future__ import annotations
 
@@ -18,28 +19,29 @@ from agentgrpo.core.untrusted import read_body
 from agentgrpo.retrieval.corpus import well_formed
 
 DEFAULT_TOP_K = 3
-"""Of a question that says none, as Search-R1's server has it."""
+"""Default top_k, as on Search-R1's server."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RequestLimits:
-    """What one server takes on. Raises ConfigError for a limit below 1."""
+    """Limits of one server. Raises ConfigError for a limit that is not above 0."""
 
     queries: int = 4096
-    """In one request; of a reranking, documents. Search-R1's own default batch asks 2,560 at once."""
+    """Maximum queries in a request, or documents in a reranking request. Search-R1's default batch has 2,560
+    queries."""
     top_k: int = 1000
     passages: int = 100_000
-    """In the answer of one request: queries times top_k."""
+    """Maximum passages in an answer: queries times top_k."""
     query_chars: int = 16_384
     body_bytes: int = 8 * 2**20
     head_s: float = 10.0
-    """Until all that comes before a body is in, from the first byte, or from when a client has connected."""
+    """Seconds for a request's head to arrive, from its first byte or from the client's connection."""
     body_s: float = 30.0
-    """Until a body is in: a client that drips one holds no connection for ever."""
+    """Seconds for a body to arrive, so that a slow client cannot hold a connection forever."""
     waiting: int = 8192
-    """Queries that are being answered or wait for it; who comes then is told to come again (503)."""
+    """Maximum queries in progress or waiting; further requests get HTTP 503 with Retry-After."""
     connections: int = field(default_factory=lambda: _files() // 2)
-    """At once. The other files that this process may open are for its index."""
+    """Maximum open connections. The process's other file descriptors are left for its index."""
 
     def __post_init__(self) -> None:
         for limit in fields(self):
@@ -48,13 +50,13 @@ class RequestLimits:
 
 
 def _files() -> int:
-    """How many this process may open."""
+    """Maximum number of files that this process may open."""
     soft = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
     return 2**17 if soft == resource.RLIM_INFINITY else soft
 
 
 class RequestRefused(Exception):
-    """A request that is not answered. The message is for the client."""
+    """A refused request. The message is for the client."""
 
     def __init__(self, status: int, message: str) -> None:
         super().__init__(message)
@@ -64,11 +66,11 @@ class RequestRefused(Exception):
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SearchRequest:
     queries: Sequence[str | RequestRefused]
-    """One that is refused in its place: the others of the batch are answered."""
+    """Texts; a refused query stays in its place as RequestRefused, and the other queries are answered."""
     top_k: int
     return_scores: bool = True
     single: bool = False
-    """One query, and one row as its answer."""
+    """True for a single query, whose answer is a single row."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,7 +81,7 @@ class Ranking:
 
 
 def search_of(body: bytes, limits: RequestLimits) -> SearchRequest:
-    """Raises Refused."""
+    """Parse a search request. Raises RequestRefused."""
     asked = _object(body)
     if "queries" in asked:
         queries = [_of_batch(query, i, limits) for i, query in enumerate(_list(asked["queries"], "queries", limits))]
@@ -109,7 +111,7 @@ def _refuse_too_many(queries: int, top_k: int, limits: RequestLimits) -> None:
 
 
 def ranking_of(body: bytes, limits: RequestLimits) -> Ranking:
-    """Raises Refused."""
+    """Parse a reranking request. Raises RequestRefused."""
     asked = _object(body)
     for key in ("query", "documents"):
         if key not in asked:
@@ -161,7 +163,7 @@ def _of_batch(given: Any, position: int, limits: RequestLimits) -> str | Request
 
 
 def _top_k(given: Any, limits: RequestLimits) -> int:
-    """0 and null mean the default, as on Search-R1's server."""
+    """Parse top_k; 0 and null mean the default, as on Search-R1's server."""
     if given is None or (given == 0 and not isinstance(given, bool)):
         return min(DEFAULT_TOP_K, limits.top_k)
     if isinstance(given, bool) or not isinstance(given, int) or not 1 <= given <= limits.top_k:
@@ -175,19 +177,19 @@ def _shown(value: Any) -> str:
 
 
 def _kind(value: Any) -> str:
-    """As JSON calls it."""
+    """The JSON name of a value's type."""
     names = {dict: "object", list: "array", str: "string", bool: "boolean", int: "number", float: "number"}
     return names.get(type(value), "null")
 
 
-# --- What the server says: passages as documents, so that `corpus.passage_of` gives the very same passages back.
+# --- The server's answers: passages as documents, which `corpus.passage_of` turns back into the same passages.
 #
-# passage  {"id", "contents": '"Title"\ntext', "url"?}        contents as Search-R1's corpora have them
+# passage  {"id", "contents": '"Title"\ntext', "url"?}        contents as in Search-R1's corpora
 
 
 def document_of(passage: Passage) -> dict[str, str]:
-    """contents open with the title in every document, "" where there is none: the clients of Search-R1 take the first
-    line off, whatever it is."""
+    """contents always begin with a title line, even if the title is "", because Search-R1's clients remove the first
+    line."""
     on_a_line = " ".join(passage.title.split("\n"))
     document = {"id": passage.id, "contents": f'"{on_a_line}"\n{passage.text}'}
     if passage.title != on_a_line:
@@ -198,7 +200,7 @@ def document_of(passage: Passage) -> dict[str, str]:
 
 
 def row_of(passages: Sequence[Passage], *, return_scores: bool) -> list[dict[str, Any]]:
-    """Best first: {"document", "score"}, or bare documents. A passage that has no score is given none."""
+    """Passages best first, as {"document", "score"} or bare documents. A passage without a score gets no "score"."""
     if not return_scores:
         return [document_of(passage) for passage in passages]
     return [_item(passage) for passage in passages]
@@ -212,7 +214,7 @@ def _item(passage: Passage) -> dict[str, Any]:
 
 
 def asked_again(documents: Sequence[str]) -> list[Passage]:
-    """The documents of a reranking as passages; their ids are their positions."""
+    """The documents of a reranking request as passages; their ids are their positions."""
     return [Passage(id=str(i), text=text) for i, text in enumerate(documents)]
 
 

@@ -1,4 +1,5 @@
-"""A server in this process, from a bound port to the last answer after a signal. Whom it answers: services/gate."""
+"""Runs a server in this process, from binding its port to the last answer after a signal. services/gate admits
+clients."""
 
 from __future__ import annotations
 
@@ -21,24 +22,24 @@ from agentgrpo.core.errors import ConfigError
 from agentgrpo.retrieval.server.questions import RequestLimits
 from agentgrpo.services.gate import AsgiApp, Gate, gated, refusal_of
 
-# --- Connections of clients that take their time: none is held for ever, and none in the way of another.
+# --- Slow clients: no connection stays open forever, and no client blocks another.
 #
-#     no request comes, or not all of its head   closed after head_s
-#     its body does not come                     408 after body_s (app)
-#     there are as many as there may be          the oldest that has nothing to be answered is closed for a new one
+#     no request, or no complete head            closed after head_s
+#     no complete body                           408 after body_s (app)
+#     the maximum number of connections          the oldest that waits for its client is closed for a new one
 #
-# uvicorn's own limit on connections would count the slow ones, too, and turn away everybody else.
+# uvicorn's own limit on connections would count slow clients too, and turn all others away.
 
 FULL = b"HTTP/1.1 503 Service Unavailable\r\nRetry-After: 1\r\nConnection: close\r\nContent-Length: 0\r\n\r\n"
 
 
 def patient(limits: RequestLimits, gate: Gate) -> HTTPProtocolType:
-    """The `http` of a uvicorn.Config, whose application is behind `gate`."""
+    """The `http` class of a uvicorn.Config whose application is behind `gate`."""
     return cast(HTTPProtocolType, partial(_Connection, limits=limits, gate=gate, opened={}))
 
 
 class _Connection(H11Protocol):
-    """opened: all of a server's, the oldest first."""
+    """opened: all connections of a server, the oldest first."""
 
     def __init__(
         self, *args: Any, limits: RequestLimits, gate: Gate, opened: dict[_Connection, None], **kwargs: Any
@@ -49,12 +50,12 @@ class _Connection(H11Protocol):
 
     @property
     def _is_answered(self) -> bool:
-        """A request is here, but perhaps for its body."""
+        """True if a request's head has arrived and its answer is not complete; its body may still be missing."""
         return self.cycle is not None and not self.cycle.response_complete
 
     @property
     def _owes(self) -> bool:
-        """It is for the client to go on."""
+        """True if the server is waiting for the client."""
         return not self._is_answered or self.cycle.more_body
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
@@ -81,14 +82,14 @@ class _Connection(H11Protocol):
         super().connection_lost(exc)
 
     def _should_upgrade(self) -> bool:
-        """A handshake that the gate refuses is answered as other requests are."""
+        """Treat a handshake that the gate refuses like an ordinary request."""
         handshake = {**self.scope, "type": "websocket"}
         return bool(super()._should_upgrade()) and refusal_of(self._gate, handshake) is None
 
     def handle_websocket_upgrade(self, event: Any) -> None:
-        self._leave()  # the connection lives on as a WebSocket, which another protocol keeps
+        self._leave()  # the connection lives on as a WebSocket, under another protocol
         super().handle_websocket_upgrade(event)
-        if not getattr(self.transport.get_protocol(), "handshake_initiated", True):  # it would wait for ever
+        if not getattr(self.transport.get_protocol(), "handshake_initiated", True):  # it would wait forever
             self.send_400_response("Headers longer than a WebSocket may have.")
 
     def _leave(self) -> None:
@@ -96,7 +97,7 @@ class _Connection(H11Protocol):
         self._expect_no_more()
 
     def _expect(self) -> None:
-        """A whole head, from now on."""
+        """Start the timeout for a complete request head."""
         if self._late is None:
             self._late = asyncio.get_running_loop().call_later(self._limits.head_s, self._end)
 
@@ -112,19 +113,19 @@ class _Connection(H11Protocol):
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
 IDLE_S = 75
-"""Until a connection without a request is closed: longer than clients keep one, so that it is they who close it."""
+"""Seconds until an idle connection is closed: longer than clients keep one, so that the client closes it first."""
 
 
 def listening(host: str, port: int) -> socket.socket:
-    """Bound, so that no other process can take the port from here on. Port 0 = any that is free. Raises ConfigError."""
+    """A bound socket, so that no other process can take the port. Port 0 = any free port. Raises ConfigError."""
     if not 0 <= port <= 65535:
-        raise ConfigError(f"--port {port}; allowed are 1 to 65535, and 0 for one that is free")
+        raise ConfigError(f"--port {port}; allowed are 0 (any free port) to 65535")
     try:
         found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
     except (socket.gaierror, UnicodeError) as e:
         raise ConfigError(
-            f"--host {host}: {getattr(e, 'strerror', None) or e}; allowed are an address or a name of this machine, "
-            "0.0.0.0 for all of them, and 127.0.0.1 for this machine alone"
+            f"--host {host}: {getattr(e, 'strerror', None) or e}; give an address or a name of this machine, "
+            "0.0.0.0 for all its addresses, or 127.0.0.1 for local clients only"
         ) from e
     family, kind, protocol, _, address = found[0]
     bound = socket.socket(family, kind, protocol)
@@ -165,14 +166,14 @@ async def serve(
     limits: RequestLimits,
     websockets: bool = False,
 ) -> None:
-    """Answer those whom `gate` lets in until SIGINT or SIGTERM comes, then finish what was asked within `grace_s`
-    seconds. `ready` is called when requests are taken. A second signal ends the process at once (exit code 130).
-    websockets: handshakes are taken too, and messages of at most limits.body_bytes."""
+    """Serve clients that `gate` admits until SIGINT or SIGTERM, then finish open requests within `grace_s` seconds.
+    `ready` is called once requests are accepted. A second signal ends the process at once (exit code 130). websockets:
+    accept WebSocket handshakes too, with messages of at most limits.body_bytes."""
     config = uvicorn.Config(
         gated(app, gate),
         http=patient(limits, gate),
         log_config=None,
-        access_log=False,  # a line per request is what slows a server down that answers thousands a second
+        access_log=False,  # a log line per request would slow down a server of thousands of requests a second
         lifespan="off",
         ws="auto" if websockets else "none",
         ws_max_size=limits.body_bytes,
@@ -184,7 +185,7 @@ async def serve(
 
 
 class _Server(uvicorn.Server):
-    """uvicorn's, but for its signals: it would raise them again when all is done, as if it had not ended by itself."""
+    """uvicorn's server without its signal handling, which would raise the signals again after an orderly end."""
 
     def __init__(self, config: uvicorn.Config, ready: Callable[[], None]) -> None:
         super().__init__(config)

@@ -1,8 +1,8 @@
-"""What demonstrations are: episodes that are given to be imitated, in the place of those that a step would sample.
+"""Demonstrations: given episodes to imitate, used in place of the episodes that a step would sample.
 
     Source (files, a task set) --by(policy)--> Demonstrations --show(tasks)--> [EpisodeGroup] of one episode each
 
-No policy has sampled their turns, so these have no log-probs: `demonstrated` takes off what a script has put there.
+No policy sampled these turns, so they have no log-probs: `demonstrated` removes those that a script has filled in.
 """
 
 from __future__ import annotations
@@ -18,29 +18,30 @@ from agentgrpo.rollout.loop import PolicyRunner
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Demonstrations:
-    """Of one policy: in its own tokens."""
+    """Demonstrations for one policy, written in its tokens."""
 
     tasks: Sequence[Task]
-    """A step takes some of them (tasks.order)."""
+    """The tasks from which each step selects some (tasks.order)."""
     show: Callable[[Sequence[Task]], Coroutine[Any, Any, list[EpisodeGroup]]]
-    """The episode of each, the same one every time."""
+    """Return the episode of each task; always the same one for a task."""
     notes: Sequence[str] = ()
-    """What was left out, a line each; for the user."""
+    """Lines for the user about what was left out."""
 
 
 class Source(Protocol):
-    """Where demonstrations come from. It is made before there is a policy, so that bad files cost nothing."""
+    """A source of demonstrations. It is created before the policy exists, so that bad files are found at no cost."""
 
     fingerprint: str
-    """Hash of everything that determines them, but for the policy's tokenizer and renderer."""
+    """Hash of everything that determines the demonstrations, except for the policy's tokenizer and renderer."""
 
     def by(self, policy: PolicyRunner, settings: RolloutSettings) -> Demonstrations:
-        """As this policy would write them. Raises ConfigError or DataError where it cannot."""
+        """Return the demonstrations as this policy would write them. Raises ConfigError or DataError if it cannot write
+        them."""
         ...
 
 
 def demonstrated(episode: Episode) -> Episode:
-    """The episode, its turns no policy's."""
+    """Return the episode with its turns marked as not sampled by any policy."""
     return replace(
         episode,
         branches=tuple(Branch(segments=tuple(_unsampled(s) for s in branch.segments)) for branch in episode.branches),

@@ -1,8 +1,8 @@
-"""Conversations of a file, written by the policy's own renderer as an episode of its would be.
+"""Conversations from a file, written by the policy's own renderer in the way an episode of the policy would be.
 
-A conversation is recited: environments.conversation opens it, takes the assistant's turns from a script where it would
-sample, and appends what is said in between. So tokens and mask are those of the loop, and none is searched for in a
-text that was tokenised as a whole.
+Each conversation is replayed: environments.conversation opens it, takes the assistant's turns from a script instead of
+sampling them, and appends the messages in between. So tokens and mask are those of the rollout loop, and no turn has to
+be located in a text that was tokenised as a whole.
 """
 
 from __future__ import annotations
@@ -47,8 +47,8 @@ class ChatFile:
         self.fingerprint = sha256(repr([chat.row.object() for chat in self._chats]).encode("utf-8")).hexdigest()
 
     def by(self, policy: PolicyRunner, settings: RolloutSettings) -> Demonstrations:
-        """Every conversation is written once here, so that what cannot be is known before the first step. One that
-        does not fit into the context is left out."""
+        """Write every conversation once, so that those that cannot be written are known before the first step. A
+        conversation that does not fit into the context is left out."""
         recite = partial(_recite, policy.renderer, policy.engine.max_context)
 
         async def fitting() -> list[Chat]:
@@ -74,8 +74,8 @@ def _task(chat: Chat) -> Task:
 
 
 async def _recite(renderer: Renderer, max_context: int, chat: Chat) -> Episode | None:
-    """The conversation as an episode, of whose turns those are masked that are not learned from; None where it does not
-    fit. Raises DataError where the renderer cannot write it."""
+    """Return the conversation as an episode in which turns that are not learned from are masked; None if it does not
+    fit. Raises DataError if the renderer cannot write it."""
     _refuse_unwritable(renderer, chat)
     texts = [_written(renderer, exchange.turn, chat) for exchange in chat.exchanges]
 
@@ -125,19 +125,19 @@ async def _recite(renderer: Renderer, max_context: int, chat: Chat) -> Episode |
 
 
 def _parsed(renderer: Renderer, token_ids: Sequence[int]) -> ParsedTurn:
-    """A conversation reads its turns only where it has tools."""
+    """Parse a turn with the renderer; a Conversation parses its turns only if it has tools."""
     return cast(ToolRenderer, renderer).parse(token_ids)
 
 
 def _written(renderer: Renderer, turn: ParsedTurn, chat: Chat) -> str:
-    """The text that the policy would sample for the turn, the token that ends it included."""
+    """Return the text that the policy would sample for the turn, including the token that ends it."""
     if renderer.in_turns or chat.tools is not None:
         return cast(ToolRenderer, renderer).write(turn)
     return turn.content + renderer.decode(renderer.stop_token_ids[:1])
 
 
 def _refuse_unwritable(renderer: Renderer, chat: Chat) -> None:
-    """Raise DataError for what the renderer has no place for."""
+    """Raise DataError if the conversation has a part that the renderer cannot express."""
     if chat.tools is not None and isinstance(renderer, PlainRenderer):
         chat.row.refuse("it has tools, and the renderer writes none; choose another, such as model.renderer=chatml")
     told = any(isinstance(said, Message) for exchange in chat.exchanges for said in exchange.then)

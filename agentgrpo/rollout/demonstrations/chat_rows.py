@@ -1,12 +1,12 @@
-"""Conversations in chat format, as everybody has them, a JSON object a line:
+"""Conversations in the common chat formats, one JSON object per line:
 
     {"messages": [{"role": "user", "content": "2 + 2?"}, {"role": "assistant", "content": "4"}], "tools": [...]}
     {"prompt": [...], "completion": [...]}      only the completion is learned from; each may be a text
-    {"conversations": [{"from": "human", "value": "2 + 2?"}, {"from": "gpt", "value": "4"}]}      as ShareGPT has it
+    {"conversations": [{"from": "human", "value": "2 + 2?"}, {"from": "gpt", "value": "4"}]}      ShareGPT format
 
-Tools and tool calls are as chat-completion services take them. An assistant message that is marked ("weight": 0,
-"train": false, ...) is context. A key that is not known is refused in a message, where it may change the meaning, and
-listed as unused in a row. Whatever is wrong is a DataError that names file and line.
+Tools and tool calls have the format of chat-completion services. An assistant message that is marked ("weight": 0,
+"train": false, ...) is context only. An unknown key is refused in a message, where it may change the meaning, and
+listed as unused in a row. Every problem raises a DataError that names file and line.
 """
 
 from __future__ import annotations
@@ -33,20 +33,20 @@ _SHARED_ROLES: Mapping[str, Role] = {
     "function_call": "assistant",
     "observation": "tool",
 }
-"""ShareGPT's `from`, with what LLaMA-Factory calls a tool's call and its result."""
+"""Values of ShareGPT's `from`, including LLaMA-Factory's names for a tool call and its result."""
 
 _LEARNED = ("weight", "loss", "loss_mask", "step_loss_mask", "loss_scale", "train", "training", "trainable")
-"""Keys by which other trainers say whether a message is learned from."""
+"""Keys by which other trainers mark whether a message is learned from."""
 _MASKED = "masked"
-"""The same, the other way round."""
+"""Key by which a message is marked as not learned from."""
 _THOUGHTS = ("reasoning_content", "reasoning", "thinking")
 _READ = {"role", "content", "tool_calls", "tool_call_id", "name", *_LEARNED, _MASKED, *_THOUGHTS}
-"""Keys of a message."""
+"""Keys of a message that are read."""
 _NOTED = {
     *("id", "index", "created", "created_at", "timestamp", "date", "model", "source", "language", "metadata"),
     *("token_count", "finish_reason", "logprobs", "usage", "annotations", "cache_control", "strict"),
 }
-"""Keys of a message, or of a part of one, that say nothing to a model: they are listed as unused."""
+"""Keys of a message, or of a part of one, that do not affect the model's input: they are listed as unused."""
 _OF_ROW: Mapping[str, str] = {
     **dict.fromkeys(
         (*_LEARNED, _MASKED, "mask", "mask_history", "weights", "loss_weight", "sample_weight"),
@@ -68,21 +68,21 @@ _OF_ROW: Mapping[str, str] = {
 
 
 class CallReply(NamedTuple):
-    """What a call is answered with."""
+    """The reply to a tool call."""
 
     call: int
-    """Which one of the turn before, from 0."""
+    """Index of the call in the preceding turn, from 0."""
     text: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Exchange:
-    """A turn of the policy's, and what is said to it then: nothing after the last one."""
+    """A turn of the policy and the messages that follow it; the last turn has no following messages."""
 
     turn: ParsedTurn
     then: tuple[Message | CallReply, ...] = ()
     is_learned: bool = True
-    """The turn is imitated; else it is context."""
+    """True if the turn is imitated; false if it is context only."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -91,13 +91,13 @@ class Chat:
 
     row: Node
     opening: tuple[Message, ...]
-    """Before the first turn."""
+    """The messages before the first turn."""
     tools: tuple[ToolSpec, ...] | None
-    """None = it has neither tools nor calls."""
+    """The tools on offer; None if the conversation has neither tools nor calls."""
     exchanges: tuple[Exchange, ...]
     split: str = "train"
     unused: frozenset[str] = frozenset()
-    """Keys of the row and of its messages that say nothing to a model."""
+    """Keys of the row and of its messages that do not affect the model's input."""
 
     @property
     def id(self) -> str:
@@ -105,7 +105,7 @@ class Chat:
 
 
 def read_chats(path: str | Path) -> tuple[Chat, ...]:
-    """The conversations of a file, in order. Raises DataError, also where there is none."""
+    """Return the conversations of a file, in order. Raises DataError, also for a file without conversations."""
     malformed = Malformed()
     chats = tuple(malformed.spare(_chat, read_rows(path, "demonstrations.path", malformed)))
     malformed.refuse()
@@ -126,15 +126,15 @@ class _Said(NamedTuple):
     calls: tuple[ToolCall, ...]
     reasoning: str
     is_learned: bool | None
-    """As it is marked; None = it is not."""
+    """The mark of the message; None = not marked."""
     call: tuple[str, str]
-    """(id, name) of the call that a tool's message says it answers, as far as it says."""
+    """(id, name) of the call that a tool message answers, as far as the message says."""
     answers: int = -1
-    """Which call of the turn before."""
+    """Index of the answered call in the preceding turn."""
 
 
 class _Reader:
-    """Of one row."""
+    """Reads one row."""
 
     def __init__(self, row: Node) -> None:
         self._row = row
@@ -143,9 +143,9 @@ class _Reader:
     def chat(self) -> Chat:
         opening, rest = self._halves()
         if not opening:
-            self._refuse("nothing is said before the assistant's first turn; begin with a user message")
+            self._refuse("there is no message before the assistant's first turn; begin with a user message")
         if not rest or {rest[0].role, rest[-1].role} != {"assistant"}:
-            self._refuse("what is learned from must begin and end with an assistant message")
+            self._refuse("the part to be learned must begin and end with an assistant message")
         exchanges = [*self._exchanges(rest, tools := tuple(self._tools()))]
         if not any(exchange.is_learned for exchange in exchanges):
             self._refuse("none of its assistant messages is to be learned from; take the line out")
@@ -159,7 +159,7 @@ class _Reader:
         )
 
     def _halves(self) -> tuple[list[_Said], list[_Said]]:
-        """The messages before the first turn, and the others."""
+        """Return the messages before the first turn, and the remaining ones."""
         row = self._row.object()
         read = {"tools", "system", "split"}
         formats = [keys for keys in (("messages",), ("conversations",), ("prompt", "completion")) if {*keys} <= {*row}]
@@ -198,7 +198,7 @@ class _Reader:
                 self._unused.add(key)
 
     def _system(self, said: list[_Said]) -> list[_Said]:
-        """With the system message that is a column of the row."""
+        """Prepend the system message given as a column of the row."""
         text = self._row.optional_text("system")
         if text and said and said[0].role == "system":
             self._refuse("it has a system message and a column 'system'; leave one of them out")
@@ -226,10 +226,11 @@ class _Reader:
                 is_learned=m.is_learned is not False,
             )
 
-    # --- Which call a tool's message answers.
+    # --- Match tool messages with the calls they answer.
 
     def _answered(self, said: Sequence[_Said]) -> list[_Said]:
-        """The messages, with those of tools in the order of the calls that they answer, as the loop has them."""
+        """Return the messages with tool messages sorted in the order of the calls that they answer, as in the rollout
+        loop."""
         ordered: list[_Said] = []
         for is_reply, block in groupby(said, key=lambda m: m.role == "tool"):
             if not is_reply:
@@ -260,7 +261,8 @@ class _Reader:
             )
 
     def _call_of(self, m: _Said, calls: Sequence[ToolCall], answered: Mapping[int, _Said]) -> int:
-        """By its id; without one the next call, of that name where it has a name."""
+        """Find the answered call by its id; without an id, take the next unanswered call, matching the name if one is
+        given."""
         id, name = m.call
         fit = [i for i, call in enumerate(calls) if (not id or call.id == id) and (not name or call.name == name)]
         left = [i for i in fit if i not in answered]
@@ -276,7 +278,7 @@ class _Reader:
     # --- The parts of a message.
 
     def _messages(self, key: str, role: Role) -> list[_Said]:
-        """role: of the one message that a text is."""
+        """Read a list of messages. role: used if the value is a text, which becomes a single message."""
         given = self._row.object()[key]
         messages = [{"role": role, "content": given}] if isinstance(given, str) else given
         if not isinstance(messages, list) or not all(isinstance(m, Mapping) for m in messages):
@@ -284,7 +286,7 @@ class _Reader:
         return [self._message(self._translated(m)) for m in messages]
 
     def _translated(self, m: Mapping[str, Any]) -> Mapping[str, Any]:
-        """A message of ShareGPT's, in the usual keys."""
+        """Return a ShareGPT message with the usual keys."""
         if not {"from", "value"} <= m.keys():
             return m
         role = _SHARED_ROLES.get(str(m["from"]))
@@ -402,7 +404,7 @@ class _Reader:
             self._unused.add(f"{key} (of {what})")
 
     def _list(self, values: Mapping[str, Any], key: str) -> list[Mapping[str, Any]]:
-        """Of objects; empty where there is none."""
+        """Return a list of objects; empty if the key is missing."""
         given = values.get(key)
         if given is None or given == "":
             return []
@@ -425,5 +427,5 @@ def _shown(call: ToolCall) -> str:
 
 
 def _is_empty(value: Any) -> bool:
-    """What tables and services write for nothing."""
+    """Return whether the value is one that tables and services write for "nothing"."""
     return value is None or value is False or value in ("", [], {})

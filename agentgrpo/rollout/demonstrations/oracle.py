@@ -1,4 +1,4 @@
-"""What a task set shows of itself: its own demonstrator in the run's environment, in the policy's place."""
+"""Demonstrations by the task set itself: its demonstrator acts in the run's environment in place of the policy."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Oracle:
     """Demonstrations of the training tasks by the task set's ideal policy."""
 
     def __init__(self, *, dataset: TaskDataset) -> None:
-        """Raises ConfigError for a task set that shows nothing."""
+        """Raises ConfigError for a task set without a demonstrator."""
         if not isinstance(dataset, DemonstratedDataset):
             raise ConfigError(
                 "demonstrations=oracle, and this task set demonstrates nothing; give conversations: "
@@ -60,8 +60,8 @@ class Oracle:
 
 
 def ideal_of(dataset: TaskDataset, renderer: Renderer) -> Callable[[str, str], str] | None:
-    """(task id, context) -> its next turn, as the renderer's policy would write it; None where the data set has no
-    such policy. Raises ConfigError for a task that it has not."""
+    """Return a function (task id, context) -> the ideal next turn, in the renderer's format; None if the data set has
+    no ideal policy. The function raises ConfigError for a task that is not in the data set."""
     if not isinstance(dataset, DemonstratedDataset):
         return None
     shown = dataset
@@ -70,7 +70,7 @@ def ideal_of(dataset: TaskDataset, renderer: Renderer) -> Callable[[str, str], s
     def demonstrator(task_id: str) -> Demonstrator | ToolDemonstrator:
         task = next((task for name in SPLITS for task in shown.split(name) if task.id == task_id), None)
         if task is None:
-            raise ConfigError(f"engine.script=oracle: the task {task_id} is none of the task set's")
+            raise ConfigError(f"engine.script=oracle: the task {task_id} is not in the task set")
         return shown.oracle(task)
 
     def say(task_id: str, context: str) -> str:
@@ -80,8 +80,8 @@ def ideal_of(dataset: TaskDataset, renderer: Renderer) -> Callable[[str, str], s
 
 
 def said_by(demonstrator: Demonstrator | ToolDemonstrator, context: str, renderer: Renderer) -> str:
-    """The text of its next turn, as the renderer's policy would write it."""
-    speaks = cast(ToolRenderer, renderer)  # or no turn of calls could be written
+    """Return the text of the demonstrator's next turn, in the renderer's format."""
+    speaks = cast(ToolRenderer, renderer)  # only a ToolRenderer can write turns with tool calls
     if isinstance(demonstrator, ToolDemonstrator):
         return speaks.write(demonstrator.next_turn(speaks.answered(context)))
     turn = demonstrator.act(context)

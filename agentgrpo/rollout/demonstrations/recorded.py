@@ -1,4 +1,4 @@
-"""Episodes that runs have recorded, token by token: rejection sampling from what is there already."""
+"""Episodes recorded by earlier runs, token by token: rejection sampling from existing trajectories."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from agentgrpo.rollout.loop import PolicyRunner
 
 
 class Found(NamedTuple):
-    """A recorded episode, and where it stands."""
+    """A recorded episode and its location."""
 
     path: Path
     record: TrajectoryRecord
@@ -29,14 +29,14 @@ class Found(NamedTuple):
 
 
 class RecordedRuns:
-    """The episodes in the trajectory files of `runs` whose names match `files`: train-* are those of training,
-    eval-end-sampled those of an evaluation. min_reward: the least that an episode must have got. best: of each group
-    only the best, the first of several that are equally good."""
+    """The episodes in those trajectory files of `runs` whose names match `files`: train-* are from training,
+    eval-end-sampled from an evaluation. min_reward: the minimum reward of an episode. best: keep only the best episode
+    of each group, the first one if several are equally good."""
 
     def __init__(
         self, *, runs: tuple[str, ...], files: str = "train-*", min_reward: float | None = None, best: bool = False
     ) -> None:
-        """Raises ConfigError or DataError for runs that cannot be read, and where no episode is left."""
+        """Raises ConfigError or DataError for runs that cannot be read, and if no episode is left."""
         groups: dict[tuple[Path, str], list[Found]] = {}
         for found in (found for run in runs for found in _read(RunDir(Path(run)), files)):
             groups.setdefault((found.path, found.record.group), []).append(found)
@@ -52,7 +52,7 @@ class RecordedRuns:
         self.fingerprint = sha256(repr(ids).encode("utf-8", "surrogatepass")).hexdigest()
 
     def by(self, policy: PolicyRunner, settings: RolloutSettings) -> Demonstrations:
-        """Raises ConfigError where the policy's tokenizer is another than that of the runs."""
+        """Raises ConfigError if the policy's tokenizer differs from the one of the runs."""
         room = policy.engine.max_context
         for path, record in self._found.values():
             for segment in (segment for branch in record.branches for segment in branch.segments):
@@ -77,7 +77,7 @@ class RecordedRuns:
 
 
 def _read(run: RunDir, files: str) -> Iterator[Found]:
-    """Those that were scored and have tokens."""
+    """Yield the episodes that were scored and have sampled tokens."""
     if problems := run.problems():
         raise DataError(f"{problems[0]}; nothing is learned from a damaged run: give others")
     matching = [file for file in run.trajectory_files() if fnmatchcase(file.name, files)]

@@ -1,1 +1,1 @@
-"""Conversations and documents of the user's own, and of published data sets, as tasks of a memory agent."""
+"""The user's own and published conversations and documents as tasks of a memory agent."""

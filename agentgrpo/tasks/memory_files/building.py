@@ -1,4 +1,4 @@
-"""Documents as tasks: one each, several of one, or one of several."""
+"""Build tasks from documents: one task each, several from one, or one from several."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from agentgrpo.tasks.base import SPLITS
 from agentgrpo.tasks.dialogue import Question, memory_task
 from agentgrpo.tasks.memory_files.document import Cut, Document, DocumentUnit
 
-# --- Texts as chunks of so many words.
+# --- Cutting texts into chunks by number of words.
 
 _CJK = "\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff"
 _STOP = "。！？"
@@ -22,18 +22,18 @@ _WORD = re.compile(rf"[{_CJK}][{_STOP}]*|[^\s{_CJK}{_STOP}]+[{_STOP}]*|[{_STOP}]
 _SENTENCE_END = re.compile(rf"(?<=[.!?])[\"')\]]*\s+|(?<=[{_STOP}])(?![{_STOP}])|\n+")
 
 Piece = tuple[str, int]
-"""Text, and its words."""
+"""(text, number of words)."""
 
 
 def num_words(text: str) -> int:
-    """Words between white space; of scripts that write none between words, characters. A language model's tokens are
-    about 1.3 times as many in English."""
+    """Count words between white space, or characters in scripts without spaces between words. English has about 1.3
+    tokens per word."""
     return sum(1 for _ in _WORD.finditer(text))
 
 
 def cut_text(text: str, limit: int) -> list[Piece]:
-    """`text` in pieces of at most `limit` words: between sentences where it can be, else between words. Nothing but
-    white space between pieces is lost."""
+    """Cut `text` into pieces of at most `limit` words, between sentences if possible, else between words. Only white
+    space between pieces is lost."""
     if (whole := num_words(text)) <= limit:
         return [(text.strip(), whole)]
     ends = [m.end() for m in _SENTENCE_END.finditer(text)] + [len(text)]
@@ -59,7 +59,7 @@ def cut_text(text: str, limit: int) -> list[Piece]:
 
 @dataclass(slots=True)
 class Packing:
-    """Chunks that are filled one unit after the other."""
+    """Chunks that are filled with one unit after the other."""
 
     max_words: int
     max_units: int | None
@@ -68,7 +68,7 @@ class Packing:
     _words: int = 0
 
     def needs(self, pieces: Sequence[Piece]) -> int:
-        """Chunks that there will be with `pieces` added."""
+        """The number of chunks after adding `pieces`."""
         count, words, units = len(self.chunks), self._words, len(self.chunks[-1]) if self.chunks else 0
         for _, size in pieces:
             if not count or words + size > self.max_words or units == self.max_units:
@@ -91,7 +91,7 @@ class Packing:
 
 
 def packing_of(document: Document, cut: Cut) -> Packing:
-    """An empty one."""
+    """An empty Packing for a document."""
     if document.is_chat:
         return Packing(cut.chunk_words, cut.chunk_messages, "\n")
     return Packing(cut.chunk_words, None, "\n\n")
@@ -102,7 +102,7 @@ def pieces_of(unit: DocumentUnit, cut: Cut) -> list[Piece]:
 
 
 def one_each(documents: Sequence[Document], cut: Cut) -> Iterator[Task]:
-    """A task for each document, of all its text and of questions about all of it."""
+    """Yield one task for each document, with its whole text and the questions about it."""
     for document in documents:
         chunks = [u.text for u in document.units] if document.is_chunked else _packed(document, cut)
         if not _is_too_long(document, len(chunks), cut):
@@ -117,7 +117,7 @@ def _packed(document: Document, cut: Cut) -> list[str]:
 
 
 def by_parts(documents: Sequence[Document], cut: Cut) -> Iterator[Task]:
-    """As many tasks of a document as its chunks take; each asks what its own units answer."""
+    """Yield as many tasks from a document as its chunks need; each asks the questions that its own units answer."""
     for document in documents:
         parts = list(_parts(document, cut))
         for number, (chunks, questions) in enumerate(parts, start=1):
@@ -141,8 +141,8 @@ def _parts(document: Document, cut: Cut) -> Iterator[tuple[list[str], list[Quest
 
 
 def merged(documents: Sequence[Document], cut: Cut) -> Iterator[Task]:
-    """Documents with few questions each, several to a task while their chunks and questions fit; a paragraph that two
-    of them have stands there once."""
+    """Put several documents with few questions into one task while their chunks and questions fit; a paragraph that
+    they share appears once."""
     held: list[Document] = []
     packing, seen = Packing(cut.chunk_words, None, "\n\n"), set[str]()
     for document in documents:
@@ -177,13 +177,13 @@ def _new_pieces(units: Sequence[DocumentUnit], seen: set[str], cut: Cut) -> list
 
 
 def _is_too_long(document: Document, count: int, cut: Cut, what: str = "it") -> bool:
-    """True where it is to be left out. Raises DataError where it is to be refused."""
+    """Whether to leave out a document that takes `count` chunks. Raises DataError if it is to be refused."""
     if cut.max_chunks is None or count <= cut.max_chunks:
         return False
     if not cut.leaves_out:
         raise DataError(
             f"{document.where}: {what} takes {count} chunks, and task.max_chunks is {cut.max_chunks}; raise that, "
-            "task.chunk_words or (chats) task.chunk_messages, or leave such out: task.too_long=leave_out"
+            "task.chunk_words or (chats) task.chunk_messages, or leave it out: task.too_long=leave_out"
         )
     cut.left_out["too long"] += 1
     return True
@@ -207,15 +207,15 @@ def _task(document: Document, task_id: str, chunks: Sequence[str], questions: Se
 # --- Which document goes to which split. No text of a test task is trained on.
 
 _BY_CLAIM = ("test", "dev", "train")
-"""Who keeps what two splits share: test sets are published to be compared on."""
+"""Splits by their claim to a shared text. Test comes first, because published test sets are used for comparison."""
 
 
 def assign(documents: Sequence[Document], fractions: Mapping[str, float], cut: Cut) -> dict[str, list[Document]]:
-    """Documents by split, in their order. Those linked by keys are a group, and go where one of it says it belongs;
-    a group of which none says so goes by the hash of (seed, its least id). Of two that say differently the one further
-    from test is left out.
+    """Assign documents to splits, keeping their order. Documents linked by keys form a group. It goes to the split that
+    its members name, or by the hash of (seed, its smallest id) if they name none. If they name several, it goes to the
+    one nearest to test, and the members that name another are left out.
 
-    fractions: {"dev": share, "test": share} of the groups that say nothing."""
+    fractions: {"dev": share, "test": share} of the groups that name no split."""
     splits: dict[str, list[Document]] = {name: [] for name in SPLITS}
     chosen: dict[int, str] = {}
     groups = _groups(documents)
@@ -238,8 +238,8 @@ def assign(documents: Sequence[Document], fractions: Mapping[str, float], cut: C
 
 
 def own_paragraphs(splits: Mapping[str, Iterable[Document]], cut: Cut) -> dict[str, list[Document]]:
-    """Documents whose paragraphs are drawn from a common pool (HotpotQA): a paragraph belongs to one split. What
-    another owns is taken out of a document, which is left out where it cannot do without."""
+    """Give each paragraph to one split, for documents that draw paragraphs from a common pool (HotpotQA). A document
+    loses the paragraphs of other splits; a document that needs such a paragraph is left out."""
     owner: dict[str, str] = {}
     kept: dict[str, list[Document]] = {name: [] for name in SPLITS}
     for split in _BY_CLAIM:
@@ -254,7 +254,7 @@ def own_paragraphs(splits: Mapping[str, Iterable[Document]], cut: Cut) -> dict[s
 
 
 def _groups(documents: Sequence[Document]) -> list[list[int]]:
-    """Positions, by connection through keys."""
+    """Group the positions of documents that are connected through keys."""
     parent = list(range(len(documents)))
 
     def root(i: int) -> int:

@@ -1,4 +1,4 @@
-"""The task set `memory_files`: what a user has, and what others have published, for environment=memory."""
+"""The task set `memory_files`: a user's own files and published data sets, for environment=memory."""
 
 from __future__ import annotations
 
@@ -55,28 +55,30 @@ FORMATS: Mapping[str, _Format] = {
     "personamem": _Format(personamem.read, _by_split(one_each)),
     "mem_alpha": _Format(mem_alpha.read, _by_split(one_each)),
 }
-"""By name; each module says what its files look like."""
+"""Formats by name; each module documents its files."""
 
 
 class MemoryFiles:
-    """Chunks to read and questions to answer from files.
+    """A TaskDataset of chunks to read and questions to answer, from files.
 
-    `path`: the file, in `format`. `dev_path`, `test_path`: files of the same format that are wholly dev or test;
-    nothing of `path` then goes there by chance. Rows that name no split go to one by the hash of (seed, document):
-    `test_fraction` of them to test, `dev_fraction` to dev, the others to train. No document, and no paragraph of one,
-    is in two splits. `contexts`: the second file of perltqa and personamem.
-    `metric`: names the judge's route of every question that names none; null = the format's own, "" = none.
-    `chunk_words`: words of a chunk at most, cut between sentences; chunks that a file gives stay as they are.
-    `chunk_messages`: messages of a chat's chunk at most. `max_chunks`: of a task. squad, perltqa, hotpotqa and the
-    label sets make as many tasks as that takes; where questions are about all of a text, one that takes more is
-    refused, or left out (`too_long`). `questions_per_task`: chosen by `seed` where there are more. null = no limit.
-    `unanswerable`: the answer expected where squad has none; null = such questions are left out.
-    `labels`: shown as number or name. `label_level`: fine, or coarse where a file has two levels.
+    `path`: the file, in `format`. `dev_path`, `test_path`: files of the same format that are wholly dev or test; that
+    split then gets no document of `path`. Rows that name no split are assigned by the hash of (seed, document):
+    `test_fraction` of them to test, `dev_fraction` to dev, the others to train. No document or paragraph is in two
+    splits. `contexts`: the second file of perltqa and personamem.
 
-    Equal files and settings give equal tasks in equal order. `left_out`: reason -> how many documents or questions the
-    tasks do without; a warning says so too.
+    `metric`: the judge's route for questions that name none; null = the format's own, "" = none.
+    `chunk_words`: maximum words of a chunk, cut between sentences; chunks given in a file are left unchanged.
+    `chunk_messages`: maximum messages of a chat's chunk. `max_chunks`: maximum chunks of a task. squad, perltqa,
+    hotpotqa and the label sets are divided into as many tasks as needed; in other formats, whose questions are about
+    the whole text, a text with more chunks is refused or left out (`too_long`). `questions_per_task`: maximum, chosen
+    by `seed`. null = no limit. `unanswerable`: the expected answer to squad's unanswerable questions; null = they are
+    left out.
+    `labels`: shown as number or name. `label_level`: fine, or coarse for a file with two levels.
 
-    Raises DataError with file, position and reason for what cannot be read; ConfigError for bad settings."""
+    Equal files and settings give equal tasks in equal order. `left_out`: reason -> number of documents or questions
+    left out, which are also logged as a warning.
+
+    Raises DataError with file, position and reason if a file cannot be read; ConfigError for bad settings."""
 
     def __init__(
         self,
@@ -139,7 +141,7 @@ class MemoryFiles:
         self._splits = _with_own_ids({name: tasks.get(name, ()) for name in SPLITS})
         if not any(self._splits.values()):
             why = "; ".join(f"{count} left out: {reason}" for reason, count in sorted(self.left_out.items()))
-            raise DataError(f"task.path: '{path}' makes no task ({why or 'it is empty'}); is it a file of {format}?")
+            raise DataError(f"task.path: '{path}' makes no task ({why or 'it is empty'}); is it a {format} file?")
         if self.left_out:
             _LOG.warning(
                 "%s: left out: %s", path, "; ".join(f"{n} ({why})" for why, n in sorted(self.left_out.items()))
@@ -162,7 +164,7 @@ class MemoryFiles:
 
 
 def _with_own_ids(splits: Mapping[str, Sequence[Task]]) -> dict[str, list[Task]]:
-    """An id that was used before gets a number: published files repeat titles."""
+    """Make ids unique: a repeated id gets a number, because published files repeat titles."""
     used: set[str] = set()
     found: dict[str, list[Task]] = {name: [] for name in splits}
     for name, tasks in splits.items():

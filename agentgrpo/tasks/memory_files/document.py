@@ -1,4 +1,4 @@
-"""What every format is read into, before it is cut into chunks and tasks."""
+"""The common form into which every format is read, before it is cut into chunks and tasks."""
 
 from __future__ import annotations
 
@@ -13,20 +13,20 @@ from agentgrpo.tasks.dialogue import Fact, Question
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DocumentUnit:
-    """A stretch of text that stays together where it fits: a message, a paragraph, an event, an example."""
+    """A piece of text that is kept in one chunk if it fits: a message, a paragraph, an event, an example."""
 
     text: str
     questions: tuple[Question, ...] = ()
-    """Those that it answers by itself."""
+    """Questions that this unit alone answers."""
     label: str = ""
-    """Of an example to learn labels from."""
+    """The label of an example in a label set."""
     is_needed: bool = False
-    """The questions of its document cannot be answered without it."""
+    """The questions of its document cannot be answered without this unit."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Document:
-    """What goes to one split as a whole."""
+    """A document, the whole of which goes to one split."""
 
     id: str
     where: str
@@ -35,17 +35,17 @@ class Document:
     source: str
     """The tasks' data_source."""
     questions: tuple[Question, ...] = ()
-    """About all of it."""
+    """Questions about the whole document."""
     split: str | None = None
-    """As its file says; None = by hash."""
+    """The split that its file names; None = assigned by hash."""
     keys: tuple[str, ...] = ()
-    """Documents that share one go to the same split."""
+    """Documents that share a key go to the same split."""
     is_chunked: bool = False
-    """Every unit is a chunk as it is."""
+    """Every unit is one chunk, unchanged."""
     is_chat: bool = False
     """The units are messages."""
     facts: tuple[tuple[Fact, ...], ...] | None = None
-    """Of each chunk."""
+    """The facts of each chunk."""
     metadata: Mapping[str, Any] = field(default_factory=dict)
 
 
@@ -55,14 +55,14 @@ class DocumentSource:
 
     path: Path
     split: str | None
-    """Of the whole file; None = not said."""
+    """The split of the whole file; None = not given."""
     contexts: Path | None
     metric: str | None
-    """Of questions that name none; None = the format's own, "" = none."""
+    """The metric of questions without one; None = the format's default, "" = no metric."""
     unanswerable: str | None
     label_level: Literal["fine", "coarse"]
     left_out: Counter[str]
-    """Reason -> how many were left out; readers add to it."""
+    """Reason -> number left out; readers add to it."""
 
     def metric_or(self, own: str) -> str:
         return own if self.metric is None else self.metric
@@ -70,13 +70,13 @@ class DocumentSource:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cut:
-    """How documents become chunks and tasks. Of a count None = without limit."""
+    """How documents become chunks and tasks. A count of None means no limit."""
 
     chunk_words: int
     chunk_messages: int
     max_chunks: int | None
     leaves_out: bool
-    """What is too long for a task is left out; else it is a DataError."""
+    """Leave out documents that are too long for a task; otherwise they raise DataError."""
     questions_per_task: int | None
     names_labels: bool
     label_metric: str

@@ -3,9 +3,9 @@
     [{"_id": "...", "question": "...", "answer": "...", "type": "bridge", "level": "hard",
       "supporting_facts": [["title", 0], ...], "context": [["title", ["sentence", ...]], ...]}, ...]
 
-The same rows as the datasets library writes them ("id", {"title": [...], "sentences": [...]}) will do as well,
-in a .json list or as JSON lines.
-A document is a row; paragraphs are shared between rows, see splitting.own_paragraphs.
+Rows as the datasets library writes them ("id", {"title": [...], "sentences": [...]}) are accepted too, in a .json list
+or as JSON lines.
+A document is a row; rows may share paragraphs, see building.own_paragraphs.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ def read(source: DocumentSource) -> Iterator[Document]:
 
 
 def _text(sentences: Node) -> str:
-    """Sentences after the first bring their own space."""
+    """Join the sentences; each after the first begins with its space."""
     texts = list(sentences.elements())
     for node in texts:
         if not isinstance(node.value, str):

@@ -1,12 +1,13 @@
-"""What a user exports: conversations or documents with questions about them, as JSON lines or a JSON list.
+"""A user's own conversations or documents with questions about them, as JSON lines or a JSON list.
 
     {"chunks": ["...", ...], "questions": [{"question": "...", "answers": ["..."]}, ...]}
     {"messages": [{"role": "user", "content": "..."}, ...], "questions": [...]}
 
-Further keys of a row: "id", "split" (train, dev, test), "group" (rows of one group go to one split: a user, a chat that
-goes on), "data_source", "facts" (agentgrpo.tasks.dialogue; only with "chunks"); others become the task's metadata.
-Of a question: "answer" or "answers", "kind", "metric", "options". Of a message: "name", "speaker", "from" or "role";
-"content", "text" or "value"; "time", "timestamp" or "date".
+Further keys of a row: "id", "split" (train, dev, test), "group" (rows of one group, such as a user or a continued chat,
+go to one split), "data_source", "facts" (agentgrpo.tasks.dialogue; only with "chunks"); others become the task's
+metadata.
+Keys of a question: "answer" or "answers", "kind", "metric", "options". Keys of a message: "name", "speaker", "from" or
+"role"; "content", "text" or "value"; "time", "timestamp" or "date".
 """
 
 from __future__ import annotations
@@ -74,7 +75,7 @@ def _chunks(row: Node) -> Iterator[DocumentUnit]:
 
 
 def messages(node: Node) -> Iterator[DocumentUnit]:
-    """Chat turns as "speaker: text"; one without a text, such as a mere tool call, is passed over."""
+    """Yield chat turns as "speaker: text"; a turn without text, such as a bare tool call, is skipped."""
     for message in node.elements():
         if text := _content(message):
             speaker = next((s for key in _SPEAKERS if (s := message.optional_text(key))), "")
@@ -89,7 +90,7 @@ def _content(message: Node) -> str:
     key = next((key for key in _CONTENTS if key in message.object()), None)
     if key is None:
         message.refuse(f"no text; give one of {', '.join(_CONTENTS)}")
-    if isinstance(message.object()[key], list):  # parts, as OpenAI's: images and the like have no text
+    if isinstance(message.object()[key], list):  # content parts as in OpenAI's API; images have no text
         return "\n".join(text for part in message.list(key) if (text := part.optional_text("text")))
     return message.optional_text(key)
 

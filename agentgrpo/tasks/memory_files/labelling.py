@@ -1,4 +1,4 @@
-"""Examples to learn labels from: some are shown as chunks, later ones are asked for."""
+"""Tasks of learning labels from examples: some are shown in chunks, later ones are asked about."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from agentgrpo.tasks.memory_files.document import Cut, Document, DocumentUnit
 
 
 def labelled(splits: Mapping[str, Sequence[Document]], cut: Cut) -> dict[str, list[Task]]:
-    """Tasks of documents whose units have labels. A label is shown as its number in the order of all splits' names,
-    as a name can be guessed without a memory, or as it is (cut.names_labels)."""
+    """Build tasks from documents whose units have labels. A label is shown as its number among the sorted labels of all
+    splits, because a name can be guessed without a memory, or as its name (cut.names_labels)."""
     names = sorted({u.label for documents in splits.values() for d in documents for u in d.units})
     shown = {name: name if cut.names_labels else str(i) for i, name in enumerate(names)}
     return {
@@ -25,7 +25,7 @@ def labelled(splits: Mapping[str, Sequence[Document]], cut: Cut) -> dict[str, li
 
 
 def _examples(split: str, documents: Sequence[Document], cut: Cut) -> Iterator[DocumentUnit]:
-    """Each text once, in an order of chance; those of one document stay together."""
+    """Yield each text once, with the documents in random order; the examples of one document stay together."""
     seen: set[str] = set()
     for document in generator("examples", cut.seed, split).sample(documents, len(documents)):
         for unit in document.units:
@@ -40,8 +40,8 @@ def _examples(split: str, documents: Sequence[Document], cut: Cut) -> Iterator[D
 def _tasks(
     split: str, source: str, examples: Iterator[DocumentUnit], shown: Mapping[str, str], cut: Cut
 ) -> Iterator[Task]:
-    """At least one example in five is held back to be asked for, so that a short file has questions too. One whose
-    label no chunk of its task shows waits for the next."""
+    """A fifth of the remaining examples, but at least one and at most questions_per_task, is held back for questions,
+    so that a short file has some too. An example whose label no chunk of the task shows waits for the next task."""
     left, number = deque(examples), 0
     while len(left) >= 2:
         held_back = max(1, len(left) // 5)
@@ -72,7 +72,8 @@ def _tasks(
 
 
 def _piece(unit: DocumentUnit, label: str, cut: Cut) -> Piece:
-    """An example as it is shown; of a text that is longer than a chunk the beginning, as the label must stand by it."""
+    """An example as a chunk shows it. A text longer than a chunk is cut to its beginning, to leave room for the
+    label."""
     frame = num_words(f"Text: \nLabel: {label}")
     text, size = cut_text(unit.text, max(1, cut.chunk_words - frame))[0]
     return f"Text: {text}\nLabel: {label}", size + frame

@@ -6,7 +6,7 @@
     .json          CLINC150 (Larson et al. 2019): {"train": [["text", "label"], ...], "val", "test", "oos_train", ...}
     .jsonl         {"text": "...", "label": "..."}
 
-A document is an example; one text is in one split only.
+A document is an example; equal texts are in the same split.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _TEXTS, _LABELS = ("text", "sentence", "utterance", "query", "question"), ("labe
 _CLINC_SPLITS = {"train": "train", "val": "dev", "test": "test"}
 
 Example = tuple[Node, str, str, str, str | None]
-"""Where, text, label, coarse label or "", split."""
+"""(position, text, label, coarse label or "", split)."""
 
 
 def read(source: DocumentSource) -> Iterator[Document]:
@@ -47,7 +47,7 @@ def read(source: DocumentSource) -> Iterator[Document]:
 
 
 def _trec(source: DocumentSource) -> Iterator[Example]:
-    # the published training file has a byte that is no UTF-8
+    # the published training file has a byte that is not UTF-8
     for number, line in enumerate(read_text(source.path, "latin-1").split("\n"), start=1):
         if line.strip():
             node = Node(source.path, f"line {number}", line)

@@ -4,10 +4,11 @@ from parquet to JSON lines or a JSON list:
     {"chunks": "[\\"...\\", ...]", "questions_and_answers": "[{\\"question\\": ..., \\"answer\\": ...}, ...]",
      "data_source": "squad", "instance_id": 0, "prompt": "...", "metadata": "{...}", ...}
 
-`chunks` and `questions_and_answers` are lists, or JSON texts of such as in the published files. Answers are graded as
-there, by the data source: keywords parted by "," (booksum, infbench_sum), by ";" (perltqa, where there are several),
-numbers of labels (exact_match), and else an answer must contain the reference (contains). lme_train, which a language
-model judges there, is compared word by word (token_f1); task.metric=llm takes a judge of that name instead.
+`chunks` and `questions_and_answers` are lists, or lists written as JSON text, as in the published files. Answers are
+graded as in Mem-alpha, by data source: keywords separated by "," (booksum, infbench_sum) or, if there are several, by
+";" (perltqa), and numbers of labels (exact_match); any other answer must contain the reference (contains). lme_train,
+which Mem-alpha grades by a language model, is compared word by word (token_f1); task.metric=llm uses a judge of that
+name instead.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ def read(source: DocumentSource) -> Iterator[Document]:
         asked = list(_list(row, "questions_and_answers"))
         if not units or not asked:
             row.refuse(f"{len(units)} chunks and {len(asked)} questions; at least one of each is needed")
-        # MemoryAgentBench's names say what they hold, ttl_train's do not: labels there are numbers
+        # the name ttl_train, unlike MemoryAgentBench's names, does not tell that answers are labels: labels are numbers
         is_labels = all(_is_number(qa.object().get("answer")) for qa in asked)
         yield Document(
             id=f"{data_source}-{digest_of([u.text for u in units])}",

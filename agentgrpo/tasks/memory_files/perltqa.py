@@ -1,5 +1,5 @@
-"""PerLTQA as its repository has it (Du et al. 2024, arXiv 2402.16288): questions in perltqa_en_v2.json, and what they
-are about in perltmem_en_v2.json (task.contexts).
+"""PerLTQA as in its repository (Du et al. 2024, arXiv 2402.16288): questions in perltqa_en_v2.json, and the memories
+they ask about in perltmem_en_v2.json (task.contexts).
 
     questions: [{"name": {"profile": [{"Question": ..., "Answer": ..., "Reference Memory": ..., ...}, ...],
                           "social_relationship": [{"1_0": [{"Question": ...}]}], "events": ..., "dialogues": ...}}, ...]
@@ -8,8 +8,8 @@ are about in perltmem_en_v2.json (task.contexts).
                          "events": {"1_0_0": {"content", "summary", "Creation Time", ...}},
                          "dialogues": {"1_0_0#0": {"events": "1_0_0", "contents": {"time": ["name: ...", ...]}}}}}
 
-A document is a character: the profile, the relationships, then each event with its dialogues. A question whose memory
-the contexts do not have, or without an answer (as Mem-alpha's shortened file has some), is left out.
+A document is a character: the profile, the relationships, then each event with its dialogues. A question is left out if
+the contexts lack its memory, or if it has no answer (as some in Mem-alpha's shortened file).
 """
 
 from __future__ import annotations
@@ -55,7 +55,8 @@ def read(source: DocumentSource) -> Iterator[Document]:
 
 
 def _characters(root: Node) -> Iterator[tuple[str, Node]]:
-    """Of {name: ...}, of a list of such, or of a list of memories (the first version), which name their own."""
+    """Yield (name, node) of each character, from {name: ...}, a list of such objects, or a list of memories that hold
+    the name in their profile (the first version)."""
     for node in [root] if isinstance(root.value, dict) else root.elements():
         profile = node.get(_PROFILE).value
         if isinstance(profile, dict):
@@ -65,7 +66,7 @@ def _characters(root: Node) -> Iterator[tuple[str, Node]]:
 
 
 def _texts(name: str, memory: Node) -> Iterator[tuple[str, str]]:
-    """(id, text) of each memory, in the order in which it is told."""
+    """Yield (id, text) of each memory, in the order of the document."""
     profile = (
         [f"{key}: {_flat(value)}" for key, value in memory.get(_PROFILE).members()] if memory.has(_PROFILE) else []
     )
@@ -98,7 +99,7 @@ def _dialogue(node: Node) -> str:
 
 
 def _flat(node: Node) -> str:
-    """A text, a number, or such in lists."""
+    """The text of a node that is a text, a number, or a list of these."""
     if isinstance(node.value, list):
         return ", ".join(_flat(element) for element in node.elements())
     if isinstance(node.value, str | int | float):
@@ -107,7 +108,7 @@ def _flat(node: Node) -> str:
 
 
 def _questions(asked: Node, texts: Mapping[str, str], source: DocumentSource) -> dict[str, list[Question]]:
-    """By the id of the memory that they are about."""
+    """Questions by the id of the memory they ask about."""
     found: dict[str, list[Question]] = {}
     for section in _SECTIONS:
         for about, qa in _pairs(asked, section):
@@ -128,7 +129,7 @@ def _questions(asked: Node, texts: Mapping[str, str], source: DocumentSource) ->
 
 
 def _pairs(asked: Node, section: str) -> Iterator[tuple[str, Node]]:
-    """(id of a memory, question); questions about the profile stand by themselves."""
+    """Yield (memory id, question); questions about the profile are not grouped by memory."""
     rows: Sequence[Node] = list(asked.list(section)) if asked.has(section) else []
     for row in rows:
         if row.has("Question"):

@@ -6,8 +6,8 @@
                end_index_in_shared_context, persona_id; or JSON lines with the same keys
     contexts:  {"<shared_context_id>": [{"role": "user", "content": "..."}, ...]}
 
-A document is what was said before a question: the messages up to end_index_in_shared_context. All that is about one
-persona goes to one split.
+A document is the conversation before a question: the messages up to end_index_in_shared_context. All documents about
+one persona go to one split.
 """
 
 from __future__ import annotations
@@ -84,7 +84,7 @@ def _question(row: Node, source: DocumentSource) -> Question:
 
 
 def _options(row: Node) -> dict[str, str]:
-    """Texts by letter. In the CSV the list is written as Python shows it."""
+    """Option texts by letter. The CSV has the list in Python syntax."""
     given = row.object().get("all_options")
     if isinstance(given, str):
         try:

@@ -4,7 +4,7 @@
         {"id": "...", "question": "...", "answers": [{"text": "...", "answer_start": 0}, ...],
          "is_impossible": false}]}]}]}
 
-A document is an article. What has no answer (2.0) is left out, or expects `unanswerable`.
+A document is an article. An unanswerable question (2.0) is left out, or expects the answer `unanswerable`.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
-"""Texts that are to be summarised, such as BookSum's chapters, graded by the keywords that an answer has (Mem-alpha).
+"""Texts to be summarised, such as BookSum's chapters, graded by the keywords that an answer contains (Mem-alpha).
 
     {"text": "...", "keywords": ["...", ...], "summary"?: "...", "title"?: "...", "group"?: "...", "id"?, "split"?}
 
-in a .json list or as JSON lines. `keywords` may be one text with commas, as Mem-alpha's is; without any the answer is
-compared with the `summary` (token_f1), a text or BookSum's list of {"text": ...}. Chapters of one book share the group:
-"group", else "book_title", "bid" or "book_id". A document is a row.
+in a .json list or as JSON lines. `keywords` may be one text with commas, as in Mem-alpha; without keywords the answer
+is compared with the `summary` (token_f1), a text or BookSum's list of {"text": ...}. Chapters of one book share the
+group: "group", else "book_title", "bid" or "book_id". A document is a row.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ def _question(row: Node, title: str, source: DocumentSource) -> Question:
 
 
 def keywords_of(node: Node, key: str, separator: str = ",") -> tuple[str, ...]:
-    """A list of texts, or one text with separators; each once."""
+    """Keywords from a list of texts, or from one text with separators; each once."""
     given = node.answers(key)
     words = [part.strip() for text in given for part in (text.split(separator) if len(given) == 1 else [text])]
     found: dict[str, str] = {}

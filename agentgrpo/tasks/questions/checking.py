@@ -1,4 +1,4 @@
-"""`agentgrpo data check`: what question-answer files hold, and what of it would hurt a run."""
+"""`agentgrpo data check`: report the contents of question-answer files, and the problems that would hurt a run."""
 
 from __future__ import annotations
 
@@ -31,23 +31,23 @@ class FileReport:
     questions: int = 0
     with_answer: int = 0
     sources: dict[str, int] = field(default_factory=dict)
-    """data_source -> questions, where the file says one."""
+    """data_source -> number of questions, if the rows name a data source."""
     splits: dict[str, int] = field(default_factory=dict)
     question_chars: tuple[int, float, int] = (0, 0.0, 0)
     """Least, median, most."""
     answer_chars: tuple[int, float, int] = (0, 0.0, 0)
-    """Of the shortest acceptable answers."""
+    """Least, median, most, of the shortest acceptable answers."""
     asked_again: int = 0
     """Questions that occur before with an answer in common."""
     findings: list[str] = field(default_factory=list)
-    """What would hurt."""
+    """Problems that would hurt a run."""
     notes: list[str] = field(default_factory=list)
-    """What was made of its columns, and what suits its answers."""
+    """How its columns were read, and which judge suits its answers."""
 
 
 @dataclass(slots=True, kw_only=True)
 class CorpusReport:
-    """What is searched."""
+    """The corpus that is searched."""
 
     name: str
     passages: int
@@ -59,7 +59,7 @@ class CorpusReport:
 class DataReport:
     files: list[FileReport]
     findings: list[str]
-    """What would hurt, between the files."""
+    """Problems between the files that would hurt a run."""
     notes: list[str]
     corpus: CorpusReport | None = None
 
@@ -97,7 +97,7 @@ class DataReport:
 
 
 class _Tally:
-    """Occurrences of something that hurts, with the first few."""
+    """Counts occurrences of one problem and keeps the first few as examples."""
 
     def __init__(self, what: str) -> None:
         self._what, self._count, self._examples = what, 0, list[str]()
@@ -121,9 +121,9 @@ def check(
     corpus: str | None = None,
     corpus_keys: Mapping[str, str] | None = None,
 ) -> DataReport:
-    """Of files, folders and names as task.sources.NAME.path takes them, read as a run reads them, and of the corpus.
-    keys: what id, question and answers are called. Raises DataError for what is none of them, and where the first
-    record has no known format; rows that are malformed are findings."""
+    """Check files, folders and hub names, given as in task.sources.NAME.path and read as a run reads them, and the
+    corpus. keys: the file's names for id, question and answers. Raises DataError if a name is not one of these, or if
+    the first record has no known format; malformed rows are findings."""
     seen: dict[str, dict[str, frozenset[str]]] = {}
     files = []
     for name in names:
@@ -147,7 +147,7 @@ def _corpus(name: str, keys: Mapping[str, str]) -> CorpusReport:
 
 
 def _file(file: Opened, seen: dict[str, dict[str, frozenset[str]]]) -> FileReport:
-    """seen: what is compared between files -> question -> answers; this file's are added."""
+    """seen: group of questions -> question -> answers, for comparing files; this file's are added."""
     report = FileReport(name=file.part.name, format=file.name)
     malformed, odd = Malformed(), _Tally("answers that look like data, not like an answer")
     empty = _Tally("answers with neither letter nor digit")
@@ -194,7 +194,7 @@ def _file(file: Opened, seen: dict[str, dict[str, frozenset[str]]]) -> FileRepor
 
 
 def _is_odd(answer: str) -> bool:
-    """Whether it is a list, an object or a missing value that was written out, or a solution with its result."""
+    """Whether the answer is a written-out list, object or missing value, or a solution with its result."""
     if answer.strip().lower() in _NOTHING or "####" in answer:
         return True
     if not _CONTAINER.match(answer):
@@ -210,7 +210,7 @@ def _is_odd(answer: str) -> bool:
 
 
 def _between(seen: dict[str, dict[str, frozenset[str]]]) -> tuple[list[str], list[str]]:
-    """(findings, notes) of every two groups of questions."""
+    """Return (findings, notes) on every pair of groups of questions."""
     findings, notes = [], []
     near = {name: {nearly_same(same) for same in group} for name, group in seen.items()}
     for one, other in combinations(seen, 2):

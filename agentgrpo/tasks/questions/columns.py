@@ -1,4 +1,4 @@
-"""What becomes of the columns that no format reads: they are handed on as metadata of the task, or named as unused."""
+"""Columns that no format reads: they are handed on as metadata of the task, or reported as unused."""
 
 from __future__ import annotations
 
@@ -15,16 +15,15 @@ INERT: Mapping[str, str] = {
     "chat_template_kwargs": "the renderer decides how messages are written",
     **dict.fromkeys(("env_class", "agent_name"), "environment= chooses the environment"),
 }
-"""Columns on which other trainers act -> why nothing here does."""
+"""Columns that other trainers use -> why they have no effect here."""
 
 
 class Columns:
-    """Of one file."""
+    """The columns of one file that its format does not read."""
 
     def __init__(self, unread: Collection[str], first: Mapping[str, Any]) -> None:
-        """unread: columns that are published with the format and are large: where they hold lists or objects they are
-        left out, so that a file may be larger than memory; "a.b" is the part b of the column a. first: the first row of
-        the file."""
+        """unread: large columns published with the format. They are not read if they hold lists or objects, so that a
+        file may be larger than memory. "a.b" is the field b of the column a. first: the first row of the file."""
         self._large = frozenset(unread)
         self._handed_on: dict[str, None] = {}
         self._unused: dict[str, str] = {}
@@ -34,12 +33,12 @@ class Columns:
             self._unused[name] = ""
 
     def hear(self, note: str) -> None:
-        """What a row has to say of itself, once for all that say the same."""
+        """Record a row's note; equal notes are kept once."""
         if note:
             self._heard[note] = None
 
     def handed_on(self, row: Node, read: Collection[str]) -> dict[str, Any]:
-        """What of a row is metadata. read: the columns that its format has read."""
+        """Return the metadata of a row. read: the columns that its format has read."""
         found: dict[str, Any] = {}
         for name, value in row.object().items():
             if name in read:
@@ -55,7 +54,7 @@ class Columns:
         return found
 
     def notes(self) -> Iterable[str]:
-        """Parts of a sentence: what is handed on, and what is not used."""
+        """Yield parts of a sentence: the columns handed on, and those not used."""
         yield from self._heard
         if handed_on := [name for name in self._handed_on if name != "split"]:
             yield f"metadata of its tasks: {', '.join(handed_on)}"
@@ -81,7 +80,7 @@ def _is_large(name: str, row: Mapping[str, Any]) -> bool:
 
 
 def _plain(value: Any) -> Any:
-    """A cell of a table as JSON has it. Raises TypeError for what JSON has not."""
+    """Convert a table's cell to JSON values. Raises TypeError if JSON has no such type."""
     if value is None or isinstance(value, str | int | float):
         return value
     if isinstance(value, list | tuple):

@@ -1,4 +1,4 @@
-"""The task set `questions`: question-answer files of published formats, or of the user's own, mixed."""
+"""The task set `questions`: a mixture of question-answer files, published or the user's own."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from agentgrpo.tasks.questions.splitting import Asked, Shares, dealt, interleave
 
 
 class QuestionSet:
-    """A TaskDataset of questions that were read and dealt to splits (tasks.base.MixedDataset), which over a corpus can
-    be demonstrated (tasks.base.TeachingDataset)."""
+    """Questions dealt to splits (tasks.base.MixedDataset); with a corpus they can be demonstrated
+    (tasks.base.TeachingDataset)."""
 
     language = LANGUAGE
 
@@ -32,7 +32,8 @@ class QuestionSet:
         notes: Sequence[str],
         settings: object,
     ) -> None:
-        """settings: what beside the questions decides which tasks there are and how they are met, as JSON."""
+        """settings: JSON of the settings that, besides the questions, determine the tasks and how often training meets
+        them."""
         self._splits = {name: interleaved(one for one in asked if one.split == name) for name in SPLITS}
         self._corpora = corpora
         self.mixture, self.notes = mixture, tuple(notes)
@@ -49,11 +50,11 @@ class QuestionSet:
 
     @property
     def demonstration_fingerprint(self) -> str:
-        """Hash of everything that determines the demonstration worlds and what is done in them."""
+        """Hash of everything that determines the demonstration worlds and the demonstrations in them."""
         return hash_of(self.fingerprint, SOURCE)
 
     def demonstration_worlds(self, count: int, tasks_per_world: int) -> Iterator[ReadingWorld]:
-        """One world, whatever `count` is, of training questions that have an answer. Raises ConfigError without a
+        """Yield one world, whatever `count` is, of training questions with an answer. Raises ConfigError without a
         corpus."""
         if not self.corpora():
             raise ConfigError(
@@ -75,22 +76,22 @@ def questions(
     test_fraction: float = 0.2,
     seed: int = 0,
 ) -> QuestionSet:
-    """Questions of `sources`, by name, each with its own format, filter and weight; `corpus` and `web_corpus` to search
-    in, where the retriever has none of its own.
+    """Read the questions of `sources`, by name, each with its own format, filter and weight. `corpus` and `web_corpus`
+    are searched unless the retriever has its own.
 
-    What neither a source nor its rows assign goes to a split by a hash of (seed, question): `test_fraction` to test,
-    `dev_fraction` to dev, the others to train. No question is in two splits: test keeps it, then dev. A task's id is
-    "SOURCE:ID"; its data_source, which judge=route goes by, is what the row says, else the source's name.
+    Questions that neither a source nor their rows assign go to a split by a hash of (seed, question): `test_fraction`
+    to test, `dev_fraction` to dev, the others to train. No question is in two splits: test has precedence, then dev. A
+    task's id is "SOURCE:ID"; its data_source, by which judge=route chooses, is the row's, else the source's name.
 
-    corpus_keys: what id, text, title and url are called in both corpora.
+    corpus_keys: the names of id, text, title and url in both corpora.
 
-    Raises DataError with file, row and reason for everything that cannot be read; ConfigError for settings that cannot
-    be meant."""
+    Raises DataError with file, row and reason for everything that cannot be read; ConfigError for contradictory
+    settings."""
     if not sources:
         raise ConfigError("task.sources is empty; name what to read: task.sources.NAME.path=FILE")
     if unfit := [name for name in sources if ":" in name]:
         raise ConfigError(
-            f"task.sources: '{unfit[0]}'; a name without ':' is allowed, for that ends it in a task's id, \"SOURCE:ID\""
+            f"task.sources: '{unfit[0]}'; names must not contain ':', which ends the name in a task's id, \"SOURCE:ID\""
         )
     shares = Shares(dev=dev_fraction, test=test_fraction, seed=seed)
     asked: list[Asked] = []
@@ -135,7 +136,7 @@ def _mixture(sources: Mapping[str, QuestionSource], count: Mapping[tuple[str, st
             f"task.sources.{idle[0]}.weight={weights[idle[0]]}, and it has no training question; set it to 0 or null"
         )
     if not any(trained.values()):
-        raise ConfigError("task.sources: no source that trains has a weight above 0; give one to one of them")
+        raise ConfigError("task.sources: no source with training questions has a weight above 0; raise one")
     return Mixture(weights={name: weight for name, weight in trained.items() if weight is not None})
 
 
@@ -143,7 +144,7 @@ def _hash_of(splits: Mapping[str, Sequence[Task]], settings: object) -> str:
     digest = blake2b(json.dumps(settings).encode(), digest_size=16)
     for split, tasks in splits.items():
         for task in tasks:
-            metadata = {key: value for key, value in task.metadata.items() if key != "split"}  # which is `split`
+            metadata = {key: value for key, value in task.metadata.items() if key != "split"}  # in the row already
             row = [split, task.id, task.question, task.references, task.data_source, metadata]
             row += [[m.role, m.content] for m in task.messages[:-1]]
             digest.update(json.dumps(row, default=str).encode())

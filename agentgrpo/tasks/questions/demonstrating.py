@@ -20,7 +20,7 @@ from agentgrpo.tasks.scripts import Script, answer, call, turn_after
 
 LANGUAGE = Language(answer="Final Answer: ")
 _NUM_RAREST = 4
-"""Words of the second query."""
+"""Number of words in the second query."""
 
 
 class QuestionDemonstrator:
@@ -28,7 +28,7 @@ class QuestionDemonstrator:
     answer, and with "" if none does (tasks.base.ToolDemonstrator)."""
 
     def __init__(self, task: Task, frequency: Mapping[str, int]) -> None:
-        """frequency: word -> passages that hold it."""
+        """frequency: word -> number of passages with this word."""
         self._task, self._frequency = task, frequency
 
     def next_turn(self, answered: Sequence[str]) -> ParsedTurn:
@@ -54,7 +54,7 @@ class ReadingWorld:
     phase = 0
 
     def __init__(self, tasks: Sequence[Task], corpora: Mapping[str, Sequence[Passage]], num_tasks: int) -> None:
-        """num_tasks: so many of `tasks` at most, drawn by their ids, all of them with answers."""
+        """num_tasks: maximum number of tasks, drawn by id from those with answers."""
         answerable = [task for task in tasks if task.references]
         drawn = sorted(answerable, key=lambda task: uniform("demonstrated questions", task.id))
         self.tasks: Sequence[Task] = tuple(drawn[:num_tasks])
@@ -70,4 +70,4 @@ class ReadingWorld:
 
 
 SOURCE = Path(__file__).read_text("utf-8")
-"""What is done in a ReadingWorld, for fingerprints."""
+"""The code of the demonstrations in a ReadingWorld, for fingerprints."""

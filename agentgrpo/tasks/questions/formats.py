@@ -1,9 +1,9 @@
-"""What question-answer files look like, published ones, those of other trainers and a user's own: a record of the file
-to what it asks.
+"""Formats of question-answer files: published data sets, other trainers' files and a user's own. A format reads a
+record of a file into questions.
 
-Each format says by which keys it is known; the first one that fits is it, so that the special ones stand first. What a
-format reads of a row is in its entries; id and split are everybody's, and all other columns are handed on (columns.py).
-"""
+Each format is recognised by the keys of a record; the first that fits is used, so that special formats come first. A
+format's entries hold the columns that it reads; id and split are read for every format, and all other columns are
+handed on (columns.py)."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ from agentgrpo.tasks.questions.openings import ASKED, Opening, opening_of
 from agentgrpo.tasks.records import Node, is_number, shown
 from agentgrpo.tasks.tables import SPLIT_NAMES
 
-# --- A question of a file, before it becomes a task, and what makes two of them the same.
+# --- A question of a file, before it becomes a task, and the comparison of questions.
 
 _ARTICLES = frozenset({"a", "an", "the"})
 _ALIKE = str.maketrans(dict.fromkeys("‐‒–—―−", "-") | dict.fromkeys("⁄∕÷", "/") | dict.fromkeys("×∗⋅", "*"))
-"""Signs that are written in several ways."""
+"""Variants of a sign -> the sign."""
 _INITIALS = re.compile(r"(?<!\w)[^\W\d_](?:\. ?[^\W\d_])+(?!\w)")
 _SIGN = re.compile(r"[^\w\s]|_")
 
@@ -35,32 +35,32 @@ class QuestionEntry:
     where: str
     """File and place in it, for messages."""
     question: str
-    """Of `messages` what the user says last."""
+    """The question; of `messages`, the user's last one."""
     answers: tuple[str, ...]
-    """Acceptable ones; none where the file has none, as published test sets."""
+    """Acceptable answers; () if the file has none, as in published test sets."""
     id: str = ""
-    """The file's own; "" = it has none."""
+    """The file's own id; "" = it has none."""
     data_source: str = ""
-    """Where the file says that the question is from."""
+    """The data source that the file names."""
     split: str | None = None
-    """Where the file says that it belongs."""
+    """The split that the file names."""
     is_published_train: bool = False
-    """The file says that it is of a training set, which may lend to dev and test where no row is of these."""
+    """The file names a training set. Such rows may be dealt to dev and test if no row names these."""
     metadata: Mapping[str, Any] = field(default_factory=dict)
     messages: tuple[Message, ...] = ()
-    """The opening where the file has more of it than a question."""
+    """The opening, if the file has more than a question."""
     row: Node | None = None
-    """Where it stands, if that is not the record."""
+    """The node of the question, if it is not the record itself."""
     read: Collection[str] = ()
-    """Columns of the row that are in this entry; () = those that its format reads."""
+    """Columns of the row that are in this entry; () = the columns that its format reads."""
     note: str = ""
     """See Opening.note."""
 
 
 def words_of(text: str) -> list[str]:
-    """In lower case and without punctuation, in any script; compatibility forms count as the plain ones.
+    """Split a text into lower-case words without punctuation, in any script; compatibility forms become the plain ones.
 
-    Signs that tell two questions apart are words of their own: all symbols ("C++", "3 < 4"), "#", "%" and "*" beside a
+    Signs that can distinguish two questions are separate words: all symbols ("C++", "3 < 4"), "#", "%" and "*" beside a
     word, "/" beside a number and "-" before one. "well-known" is two words, "U.S." and "J. K." are one."""
     plain = " ".join(unicodedata.normalize("NFKC", text).lower().translate(_ALIKE).split())
     return _SIGN.sub(_sign, _INITIALS.sub(_joined, plain)).split()
@@ -84,13 +84,13 @@ def _sign(match: re.Match[str]) -> str:
     elif sign == "-":
         is_kept = after.isdecimal() and not close.isalpha()  # "covid-19" is also written "covid 19"
     else:
-        is_kept = kind in ("Sm", "Sc", "So") or sign == "^"  # of Sk the others are accents, which serve as quotes
+        is_kept = kind in ("Sm", "Sc", "So") or sign == "^"  # other Sk signs are accents, used as quotes
     return f" {sign} " if is_kept else " "
 
 
 def same_question(entry: QuestionEntry) -> str:
-    """Equal for two entries that ask the same: the words of the question, or of the whole opening, and the files that
-    come with it."""
+    """A text that is equal for two entries that ask the same: the words of the question or of the whole opening, and
+    the files that come with it."""
     asked = "\n".join(m.content for m in entry.messages) or entry.question
     words = " ".join(words_of(asked)) or asked
     files = entry.metadata.get(FILES)
@@ -98,17 +98,17 @@ def same_question(entry: QuestionEntry) -> str:
 
 
 def nearly_same(same: str) -> str:
-    """Of same_question: equal where no word but an article is in one of them alone, whatever the order."""
+    """Reduce a text of `same_question`: equal for questions with the same set of words, ignoring order and articles."""
     return " ".join(sorted({*same.split()} - _ARTICLES)) or same
 
 
 def same_answers(answers: tuple[str, ...]) -> frozenset[str]:
-    """To be compared with those of another."""
+    """Normalise answers, to compare them with another question's."""
     return frozenset(" ".join(w for w in words_of(a) if w not in _ARTICLES) or a for a in answers)
 
 
-# --- Rows of a user's own and of other trainers: {"question": "...", "answers"?: ["...", ...] or "...", "id"?,
-#     "split"?, ...}, or with another column that asks (openings.py) or answers:
+# --- Rows of a user and of other trainers: {"question": "...", "answers"?: ["...", ...] or "...", "id"?,
+#     "split"?, ...}, or with another column for the question (openings.py) or the answers:
 #
 #     TRL, prime-rl   {"prompt": "..." or [{"role": "user", "content": "..."}, ...], "answer": "..."}
 #     Search-R1       {"question", "golden_answers": ["...", ...], "data_source": "nq", "id": "train_0", "prompt": ...}
@@ -119,20 +119,20 @@ def same_answers(answers: tuple[str, ...]) -> frozenset[str]:
 #     Alpaca          {"instruction": "...", "input": "...", "output": "..."}
 #     OpenRLHF        {"input": "..." or [...], "label": "..."}
 #
-# `extra_info.split` is believed of dev and test; training rows may be dealt to these where there are none.
+# `extra_info.split` counts if it is dev or test; training rows may be dealt to these if no row names them.
 
 _NAMES = ("id", "question", "answers")
 _GRADED = ("reward_model", "reward_spec")
 DEFAULT_KEYS: Mapping[str, str] = {}
 Answers = Callable[[Node, Opening], tuple[tuple[str, ...], str]]
-"""A row -> its answers, and the column that they are all of ("" = of a part of one)."""
+"""A row -> its answers, and the column that holds only them ("" = they are a part of a column)."""
 
 
 def plain(keys: Mapping[str, str]) -> Callable[[Node], Iterator[QuestionEntry]]:
-    """The reader for records whose keys are called so: {"question": "query"}. A key that is named must be there; by
-    themselves the first of ASKED asks, "answers" may be "answer" or missing, and so may "id". All other keys are
-    metadata ("files": {name: text} is what lies in the workspace of a tool agent). Raises ConfigError for names that
-    are no keys of ours."""
+    """Return the reader for records with renamed keys, e.g. {"question": "query"}. A renamed key is required. By
+    default the first of ASKED holds the question, "answers" may be called "answer" or be missing, and "id" may be
+    missing. All other keys are metadata ("files": {name: text} are the files in the workspace of a tool agent). Raises
+    ConfigError for a key that cannot be renamed."""
     for name in keys:
         if name not in _NAMES:
             raise ConfigError(f"keys.{name}; {', '.join(_NAMES)} can be renamed.{did_you_mean(name, _NAMES)}")
@@ -151,7 +151,7 @@ def plain(keys: Mapping[str, str]) -> Callable[[Node], Iterator[QuestionEntry]]:
 def _rows(
     answers: Answers, keys: Mapping[str, str] = DEFAULT_KEYS, *, by_source: bool = False
 ) -> Callable[[Node], Iterator[QuestionEntry]]:
-    """by_source: ids are those of a source's own, which others use too."""
+    """by_source: ids are unique only within a data source, whose name is put before them."""
 
     def read(node: Node) -> Iterator[QuestionEntry]:
         node = node.filled()
@@ -181,7 +181,7 @@ def _rows(
 
 
 def id_of(node: Node, key: str | None = None) -> tuple[str, str]:
-    """A row's own id, and the column that it is of; ("", "") where it has none. key: what the user calls it."""
+    """Return a row's own id and its column, or ("", "") if it has none. key: the user's name for the column."""
     if key is not None or node.object().get("id") not in (None, ""):
         return node.id(key or "id", "task.id_key"), key or "id"
     other = node.object().get("_id")
@@ -189,7 +189,7 @@ def id_of(node: Node, key: str | None = None) -> tuple[str, str]:
 
 
 def source_of(node: Node) -> str:
-    """Where a row says that it is from."""
+    """The data source that a row names."""
     given = node.object().get("data_source")
     return given.strip() if isinstance(given, str) else ""
 
@@ -199,13 +199,13 @@ def _golden(node: Node, said: Opening) -> tuple[tuple[str, ...], str]:
 
 
 def _graded(node: Node, said: Opening) -> tuple[tuple[str, ...], str]:
-    """The ground truth of a reward that is computed."""
+    """The ground truth of a computed reward."""
     rewards = [node.get(key) for key in _GRADED if isinstance(node.object().get(key), dict)]
     return next((_truth(reward, "ground_truth") for reward in rewards), ()), ""
 
 
 def _truth(node: Node, key: str) -> tuple[str, ...]:
-    """A ground truth that reads as an answer; none of what only a computed reward can read."""
+    """The answers in a ground truth; () if only a computed reward can read it."""
     truth = node.object().get(key)
     if isinstance(truth, dict):
         truth = truth.get("target")
@@ -220,7 +220,7 @@ def _labelled(*keys: str) -> Answers:
 
 
 def _kind(node: Node) -> dict[str, Any]:
-    """What FlashRAG keeps of HotpotQA and the like."""
+    """The metadata that FlashRAG keeps from HotpotQA and similar data sets."""
     given = node.object().get("metadata")
     return {k: given[k] for k in ("type", "level") if given.get(k) is not None} if isinstance(given, dict) else {}
 
@@ -229,7 +229,8 @@ def _kind(node: Node) -> dict[str, Any]:
 
 
 def pairs(node: Node, *keys: str) -> Iterator[tuple[Node, Node]]:
-    """[[a, b], ...] as published, or {key: [a, ...], key: [b, ...]} as the datasets library has it."""
+    """Yield the pairs of [[a, b], ...], as published, or of {key: [a, ...], key: [b, ...]}, as in the datasets
+    library."""
     if isinstance(node.value, dict):
         columns = [list(node.list(key)) for key in keys]
         if len(columns[0]) != len(columns[1]):
@@ -245,14 +246,14 @@ def pairs(node: Node, *keys: str) -> Iterator[tuple[Node, Node]]:
 
 
 def supporting_titles(node: Node) -> list[str]:
-    """Of the documents that the answer takes, each once."""
+    """Titles of the documents that the answer needs, each once."""
     return list(dict.fromkeys(title.value for title, _ in pairs(node.get("supporting_facts"), "title", "sent_id")))
 
 
 def hotpotqa(node: Node) -> Iterator[QuestionEntry]:
     """HotpotQA (Yang et al. 2018, arXiv 1809.09600) and 2WikiMultihopQA (Ho et al. 2020, arXiv 2011.01060): {"_id",
     "question", "answer", "type", "level", "supporting_facts": [["title", 0], ...], "context": [...]}. Test sets have no
-    answer. 2Wiki's answers by other names are in a file of their own, which is not read."""
+    answer. 2Wiki's answer aliases are in a separate file, which is not read."""
     metadata: dict[str, object] = {key: node.text(key) for key in ("type", "level") if node.object().get(key)}
     if node.object().get("supporting_facts"):
         metadata["titles"] = supporting_titles(node)
@@ -270,7 +271,7 @@ _HOTPOTQA = ("_id", "id", "question", "answer", "type", "level", "supporting_fac
 
 def musique(node: Node) -> Iterator[QuestionEntry]:
     """MuSiQue (Trivedi et al. 2022, arXiv 2108.00573): {"id": "2hop__...", "question", "answer", "answer_aliases":
-    [...], "answerable": true, ...}. What is not answerable has no answer here."""
+    [...], "answerable": true, ...}. Unanswerable questions get no answer."""
     answerable = node.object().get("answerable")
     if answerable not in (None, True, False):
         node.get("answerable").refuse(f"{shown(answerable)}; true or false is needed")
@@ -295,12 +296,12 @@ Record = Mapping[str, Any]
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QuestionFormat:
     fits: Callable[[Record], bool]
-    """Whether a record with these keys is of it."""
+    """Whether a record has this format."""
     read: Callable[[Node], Iterator[QuestionEntry]]
     reads: Collection[str] = ()
-    """Columns that are in what `read` makes of a row; () = its entries say."""
+    """Columns that `read` uses; () = each entry lists them."""
     large: Collection[str] = ()
-    """Columns that are published with it, are large and of no use here: see columns.Columns."""
+    """Large published columns that are of no use here; see columns.Columns."""
 
 
 def _nq(node: Node) -> Iterator[QuestionEntry]:
@@ -400,12 +401,12 @@ def _squad(node: Node) -> Iterator[QuestionEntry]:
 
 
 def _given(node: Node, key: str) -> tuple[str, ...]:
-    """Its answers; none where it has none."""
+    """The answers under `key`; () if there are none."""
     return () if node.object().get(key) in (None, "", []) else _distinct(node.answers(key))
 
 
 def _distinct(answers: Sequence[str]) -> tuple[str, ...]:
-    """Without those that another one is, case and punctuation aside."""
+    """Drop answers that equal an earlier one but for case and punctuation."""
     first: dict[str, str] = {}
     for answer in answers:
         first.setdefault(" ".join(words_of(answer)) or answer, answer)
@@ -484,7 +485,7 @@ FORMATS: Mapping[str, QuestionFormat] = {
         fits=lambda r: "input" in r and ("label" in r or "output" in r), read=_rows(_labelled("label", "output"))
     ),
 }
-"""By name."""
+"""Formats by name, in the order in which they are tried."""
 
 
 def format_of(node: Node) -> str:
@@ -498,6 +499,6 @@ def format_of(node: Node) -> str:
     if {"chunks", "questions"} <= record.keys():
         near = " Rows with chunks and questions are for environment=memory."
     raise DataError(
-        f"{node.where}: keys {keys[:200]} are of no known format ({', '.join(FORMATS)}); say which of them is the "
+        f"{node.where}: keys {keys[:200]} are of no known format ({', '.join(FORMATS)}); name the key of the "
         f"question: task.question_key=KEY (data check: --question-key; task=questions: task.sources.NAME.keys).{near}"
     )

@@ -1,4 +1,4 @@
-"""One source of a mixture: its files read, its questions filtered, named and dealt to splits."""
+"""Read one source of a mixture: filter its questions, give them ids and deal them to splits."""
 
 from __future__ import annotations
 
@@ -30,23 +30,24 @@ from agentgrpo.tasks.questions.splitting import Asked, Shares, limited
 from agentgrpo.tasks.records import Node, read_passages, read_records, read_thesaurus, rows_of
 from agentgrpo.tasks.tables import is_stored, stored_parts
 
-# --- The nodes `task.sources.NAME` and `task.sources.NAME.filter`: the files of a source, and the choice of its rows.
+# --- The settings `task.sources.NAME` and `task.sources.NAME.filter`: the files of a source, and the choice of its
+# rows.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Filter:
-    """Which questions are used. It counts characters, so that it knows no language."""
+    """Selects the questions that are used. Lengths are in characters, which suits every language."""
 
     has_answer: bool = True
-    """Only with an answer: test sets are published without, and some questions have none."""
+    """Use only questions with an answer: published test sets have no answers, and some questions have none."""
     max_question_chars: int | None = None
     max_answer_chars: int | None = None
-    """Of the shortest acceptable answer."""
+    """Limit for the shortest acceptable answer."""
     where: Mapping[str, Any] = field(default_factory=dict)
-    """Metadata key, or data_source -> the value that is used, or a list of them."""
+    """Metadata key or data_source -> the value to use, or a list of values."""
 
     def reason_against(self, entry: QuestionEntry) -> str | None:
-        """Why it is left out, in a few words; None where it is used."""
+        """Say in a few words why the question is left out; None if it is used."""
         if self.has_answer and not entry.answers:
             return "no answer"
         if self.max_question_chars is not None and len(entry.question) > self.max_question_chars:
@@ -62,28 +63,28 @@ class Filter:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QuestionSource:
-    """Questions of one kind. Raises ConfigError for what cannot be meant."""
+    """Questions of one kind. Raises ConfigError for invalid settings."""
 
     path: str
-    """A file (.jsonl, .json, .parquet, .csv, .tsv), a folder as datasets.save_to_disk writes it, or a name of the hub
-    (from the local cache); PATH#PART for one part of those two."""
+    """A file (.jsonl, .json, .parquet, .csv, .tsv), a folder written by datasets.save_to_disk, or a hub name (from the
+    local cache); PATH#PART for one part of a folder or hub data set."""
     format: str = "auto"
-    """auto = as the first record looks."""
+    """auto = recognised from the first record."""
     subset: str | None = None
-    """The configuration of a name of the hub."""
+    """The configuration of a hub data set."""
     split: Literal["train", "dev", "test"] | None = None
-    """Where all of `path` goes; null = where its rows or parts say, the others by chance."""
+    """The split of all questions in `path`; null = as its rows or parts say, the others at random."""
     dev_path: str | None = None
-    """What is wholly dev; nothing of `path` then goes there by chance."""
+    """A file or data set that is wholly dev; no question of `path` is then drawn for dev."""
     test_path: str | None = None
     weight: float | None = None
     """Share of training among the sources; 0 = only for evaluation; null for all of them = every question equally
     often."""
     limit: int | None = None
-    """Questions of each split at most, the same ones when the file grows."""
+    """Maximum questions of each split; the choice stays the same when the file grows."""
     filter: Filter = field(default_factory=Filter)
     keys: Mapping[str, str] = field(default_factory=dict)
-    """Of format plain: what id, question and answers are called there."""
+    """For format plain: the file's names for id, question and answers."""
 
     def __post_init__(self) -> None:
         if self.format not in ("auto", *FORMATS):
@@ -107,14 +108,14 @@ class Part:
 
     name: str
     split: str | None
-    """Where the data set says that it belongs."""
+    """The split that the data set names."""
     records: Callable[[Collection[str], Malformed], Iterator[Node]]
-    """Columns that are not read, and what takes rows that cannot be read -> the records, from the first one on."""
+    """(columns not to read, collector of malformed rows) -> all records, from the first one."""
 
 
 def parts_of(name: str, *, subset: str | None = None, what: str = "path") -> list[Part]:
-    """What `name` holds. what: the key that says it, for messages. Raises DataError where there is nothing, ConfigError
-    for a package that is missing."""
+    """Return the parts of the file or data set `name`. what: the setting that holds the name, for errors. Raises
+    DataError if there is no such file or data set, ConfigError if a package is missing."""
     if is_stored(name):
         return [
             Part(
@@ -138,12 +139,12 @@ class Opened:
 
     part: Part
     name: str
-    """Of the format."""
+    """The name of the format."""
     format: QuestionFormat
     columns: Columns
 
     def entries(self, malformed: Malformed, ids: UsedIds) -> Iterator[QuestionEntry]:
-        """Those that can be read; an id of the user's own counts once."""
+        """Yield the readable entries; a user's own id may occur only once."""
 
         def read(node: Node) -> list[QuestionEntry]:
             found = [self._whole(entry, (entry.row or node).filled()) for entry in self.format.read(node)]
@@ -157,7 +158,7 @@ class Opened:
             yield from found
 
     def _whole(self, entry: QuestionEntry, row: Node) -> QuestionEntry:
-        """With what rows of every format may say."""
+        """Add the fields that rows of every format may have: id, split, data_source and metadata."""
         id, naming = (entry.id, "") if entry.id else id_of(row)
         source = source_of(row)
         read = {*(entry.read or self.format.reads), naming, *(["data_source"] if source else [])}
@@ -172,12 +173,12 @@ class Opened:
 
     @property
     def has_more(self) -> bool:
-        """Whether there was something in it besides questions, answers, ids and splits; once its entries were read."""
+        """Whether the part had more than questions, answers, ids and splits; valid once its entries were read."""
         return any(self.columns.notes())
 
     @property
     def note(self) -> str:
-        """What was made of it; once its entries were read."""
+        """How the part was read, for the user; valid once its entries were read."""
         return "; ".join([f"{self.part.name} is read as {self.name}", *self.columns.notes()])
 
 
@@ -186,11 +187,12 @@ _OWN = ("plain", "sharegpt", "alpaca", "openrlhf")
 
 
 _LONGEST = 2**22
-"""Characters; a context of a million tokens holds about as many."""
+"""Maximum characters of a question with its answers, about as many as a context of a million tokens holds."""
 
 
 def _refuse_too_long(entry: QuestionEntry) -> None:
-    """Before it is compared with the others, which takes a second for some million characters."""
+    """Raise DataError for an overlong entry before comparing it with others: a comparison takes a second for a few
+    million characters."""
     asked = sum(len(message.content) for message in entry.messages) or len(entry.question)
     if (size := asked + sum(map(len, entry.answers))) > _LONGEST:
         raise DataError(
@@ -200,14 +202,14 @@ def _refuse_too_long(entry: QuestionEntry) -> None:
 
 
 class UsedIds:
-    """Of one source."""
+    """The ids used so far in one source."""
 
     def __init__(self) -> None:
         self._first: dict[str, str] = {}
-        """Id -> where it was used."""
+        """Id -> position of its first use."""
 
     def refuse_used(self, entry: QuestionEntry) -> None:
-        """For an id of the user's own. Raises DataError."""
+        """Record a user's own id. Raises DataError if it was used before."""
         if entry.id in self._first:
             file, _, place = self._first[entry.id].rpartition(", ")
             used = place if file == entry.where.rpartition(", ")[0] else f"{place} of {file}"
@@ -218,7 +220,7 @@ class UsedIds:
         self._first[entry.id] = entry.where
 
     def numbered(self, wanted: str, where: str) -> str:
-        """For one that is published, or made of the question: numbered where it was used before."""
+        """Record a published id, or one made from the question, and return it, with a number if it was used before."""
         id, number = wanted, 1
         while id in self._first:
             number += 1
@@ -228,8 +230,8 @@ class UsedIds:
 
 
 def opened(part: Part, format: str = "auto", keys: Mapping[str, str] | None = None) -> Opened:
-    """format: auto = as the first record looks, or the name of the one it is said to be; keys: of plain, what is called
-    otherwise. Raises DataError for an empty part, and for records of no known format."""
+    """Open a part. format: its name, or auto = recognised from the first record. keys: renamed keys of format plain.
+    Raises DataError for an empty part, and for records of no known format."""
     malformed = Malformed()
     first = next(part.records((), malformed), None)
     if first is None:
@@ -245,7 +247,7 @@ def opened(part: Part, format: str = "auto", keys: Mapping[str, str] | None = No
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Assigned:
-    """A part, and the split that all of it goes to; None = where its rows say, or by chance."""
+    """A part, and the split of all its questions; None = as its rows say, or at random."""
 
     part: Part
     split: str | None
@@ -253,18 +255,18 @@ class _Assigned:
 
 class Intake:
     def __init__(self, name: str, source: QuestionSource, shares: Shares, *, what: str, prefix: str) -> None:
-        """what: the key of the source's path, for messages. prefix: of its tasks' ids."""
+        """what: the setting of the source's path, for errors. prefix: the beginning of its tasks' ids."""
         self._name, self._source, self._shares = name, source, shares
         self._what, self._prefix = what, prefix
         self._ids = UsedIds()
         self._left_out: Counter[str] = Counter()
         self._files: list[Opened] = []
         self._has_held_out = False
-        """Some rows say that they belong to dev or test."""
+        """Some rows name dev or test as their split."""
 
     def asked(self, malformed: Malformed) -> list[Asked]:
-        """Its questions as tasks, each with its split; rows that cannot be read go to `malformed`. Raises DataError,
-        also where none is left."""
+        """Return the source's questions as tasks with their splits; malformed rows are collected in `malformed`. Raises
+        DataError, also if no question is left."""
         assigned = list(self._assigned())
         filled = {one.split for one in assigned if one.split}
         found: list[tuple[Asked, bool]] = []
@@ -275,12 +277,12 @@ class Intake:
         if not found:
             malformed.refuse()
             why = "; ".join(f"{count} {reason}" for reason, count in sorted(self._left_out.items()))
-            raise DataError(f"{self._what}: of '{self._source.path}' nothing is used ({why}); change its filter")
+            raise DataError(f"{self._what}: no question of '{self._source.path}' is used ({why}); change its filter")
         asked = [replace(one, split="train") if is_train and self._has_held_out else one for one, is_train in found]
         return limited(asked, self._source.limit, self._shares.seed)
 
     def notes(self) -> list[str]:
-        """What was read and left out."""
+        """Notes on the rows that were read and left out."""
         said = [f"{self._name}: {file.note}" for file in self._files]
         return said + [f"{self._name}: {n} left out: {reason}" for reason, n in sorted(self._left_out.items())]
 
@@ -297,7 +299,7 @@ class Intake:
     def _of(
         self, file: Opened, split: str | None, filled: set[str], malformed: Malformed
     ) -> Iterator[tuple[Asked, bool]]:
-        """With whether its row says that it is of a training set, and nothing else assigns it."""
+        """Yield each question, and whether it is a published training row that nothing else assigns to a split."""
         for entry in file.entries(malformed, self._ids):
             same = same_question(entry)
             has_own = file.name in _OWN and entry.id
@@ -327,17 +329,17 @@ class Intake:
 
 
 def _short(text: str) -> str:
-    """Instead of the text, of which there may be millions."""
+    """Hash a text, to save memory: there may be millions of them."""
     return blake2b(text.encode(), digest_size=8).hexdigest()
 
 
-# --- What the questions are answered from, where a retriever does not bring its own.
+# --- Corpora for retrievers that do not bring their own.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Corpora:
     passages: Mapping[str, Sequence[Passage]]
-    """By the name of their retriever: vdb, web."""
+    """Passages by the name of their retriever: vdb, web."""
     thesaurus: Mapping[str, Sequence[str]]
     fingerprint: tuple[str, ...]
 
@@ -350,8 +352,8 @@ def corpora_of(
     keys: Mapping[str, str],
     malformed: Malformed,
 ) -> Corpora:
-    """corpus, web_corpus: rows {"id", "text", "title"?, "url"?}, or as `keys` calls these; those that cannot be read go
-    to `malformed`. thesaurus: a JSON object {query word: [words that documents use instead]} for the reranker. Raises
+    """corpus, web_corpus: rows {"id", "text", "title"?, "url"?}, renamed by `keys`; malformed rows are collected in
+    `malformed`. thesaurus: a JSON object {query word: [words that documents use instead]} for the reranker. Raises
     DataError, and ConfigError for a web corpus alone."""
     if corpus is None and web_corpus is not None:
         raise ConfigError(f"task.web_corpus={web_corpus} without task.corpus; give both, or only task.corpus")

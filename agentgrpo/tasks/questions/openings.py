@@ -1,5 +1,5 @@
-"""What a row asks: a text, or messages as TRL, verl, OpenRLHF, ShareGPT and Alpaca write them. All of it opens the
-episode, but for the instructions that Search-R1 published with its questions."""
+"""The prompt of a row: a text, or messages as TRL, verl, OpenRLHF, ShareGPT and Alpaca write them. All of it opens the
+episode, except the instructions that Search-R1 published with its questions."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ _ROLES: Mapping[Any, Role] = {
 }
 _ALLOWED = "system, user, assistant"
 _OF_LEARNING = ("weight", "loss", "train", "training", "trainable")
-"""What a message may say that only matters where it is learned from, and a prompt is not."""
+"""Keys of a message that matter only for training on it, and so not in a prompt."""
 _CHATS = ("messages", "conversations")
-"""Columns of whole conversations: the assistant's last turn is an answer, and not part of what is asked."""
+"""Columns of whole conversations: the assistant's last turn is the answer, not part of the prompt."""
 _PARTS = ("instruction", "input")
 ASKED = ("question", "prompt", "messages", "problem", "conversations", *_PARTS)
-"""Columns that may ask."""
+"""Columns that may hold the question."""
 _PUBLISHED = re.compile(r"Answer the given question\b.*<answer>.*</answer>.*Question:(?P<question>.*)", re.DOTALL)
-"""The prompts of Search-R1, and of what verl and SkyRL have made of them."""
+"""The prompts of Search-R1, and their versions in verl and SkyRL."""
 _CUT = "of its prompts the question alone, without the published instructions for other tags"
 _LONGER = "its prompt opens the episode, for it holds the question"
 _ANSWERED = "what the assistant says last is not part of what is asked: it is the answer where no column has one"
@@ -34,24 +34,25 @@ _ANSWERED = "what the assistant says last is not part of what is asked: it is th
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Opening:
     column: str
-    """The one that asks."""
+    """The column with the question."""
     question: str
-    """What the user says last."""
+    """The user's last message."""
     messages: tuple[Message, ...] = ()
-    """All that is said; () = the question alone."""
+    """The whole opening; () = the question alone."""
     answer: str = ""
-    """What the assistant says then, where the row has it."""
+    """The assistant's reply to it, if the row has one."""
     note: str = ""
-    """What was done to the row that its author may not expect."""
+    """A change to the row that its author may not expect."""
 
     @property
     def read(self) -> tuple[str, ...]:
-        """Columns that are wholly in it."""
+        """Columns that the opening contains completely."""
         return ("question", "prompt") if self.note == _CUT else () if self.column in _PARTS else (self.column,)
 
 
 def opening_of(node: Node, column: str | None = None, setting: str = "") -> Opening:
-    """Of a row; column: the one that asks, where the user has named it, which is then read whole. Raises DataError."""
+    """Read the opening of a row. column: the user's name for the column with the question, which is then read whole.
+    Raises DataError."""
     asks = column or _column(node)
     value = _chat_in(node.object().get(asks))
     if isinstance(value, list):
@@ -72,13 +73,13 @@ def opening_of(node: Node, column: str | None = None, setting: str = "") -> Open
 
 
 def _chat_in(value: object) -> object:
-    """The messages of a text that has them written out."""
+    """Parse messages that are written out in a text; another value is returned unchanged."""
     found = list_in(value)
     return found if isinstance(found, list) and all(isinstance(m, Mapping) for m in found) else value
 
 
 def _column(node: Node) -> str:
-    """A prompt that holds the question asks more than the question alone."""
+    """Choose the column with the question; a prompt that contains the question is preferred to it."""
     present = [name for name in ASKED if node.has(name)]
     if {"question", "prompt"} <= {*present} and isinstance(question := node.object()["question"], str):
         prompt = node.object()["prompt"]
@@ -89,13 +90,13 @@ def _column(node: Node) -> str:
 
 
 def _flat(content: object) -> str:
-    """Of a content that may be a list of parts."""
+    """The text of a message's content, which may be a list of parts."""
     parts = content if isinstance(content, list) else [content]
     return "".join(str(part.get("text") or "") if isinstance(part, Mapping) else str(part or "") for part in parts)
 
 
 def _texts(node: Node, asks: str, setting: str) -> tuple[Message, ...]:
-    """Of a row that asks with a text; Alpaca's input and history belong to it."""
+    """Messages of a row whose question is a text, with Alpaca's input and history."""
     text = node.required(asks, setting)
     if asks != "instruction":
         return (Message(role="user", content=text),)
@@ -110,7 +111,7 @@ def _texts(node: Node, asks: str, setting: str) -> tuple[Message, ...]:
 
 
 def _chat(chat: Node, *, is_whole: bool) -> tuple[tuple[Message, ...], str]:
-    """(messages up to the user's last one, what the assistant says then)."""
+    """Return (messages up to the user's last one, the assistant's reply to it)."""
     messages = [_message(node) for node in chat.elements()]
     answer = messages.pop().content if is_whole and messages and messages[-1].role == "assistant" else ""
     if not messages or messages[-1].role != "user":

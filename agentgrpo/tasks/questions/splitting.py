@@ -1,4 +1,4 @@
-"""Which question goes to which split: no question is in two of them."""
+"""Assign questions to splits; no question is in two of them."""
 
 from __future__ import annotations
 
@@ -12,26 +12,26 @@ from agentgrpo.core.types import Task
 from agentgrpo.tasks.questions.formats import same_answers
 
 _BY_CLAIM = ("test", "dev", "train")
-"""Who keeps what two splits share: test sets are published to be compared on."""
+"""Splits by their claim to a shared question. Test comes first, because published test sets are used for comparison."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Asked:
-    """A task with what decides where it goes."""
+    """A task with the data that decide its split."""
 
     task: Task
     source: str
     split: str
     same: str
-    """Equal for the same question (entry.same_question)."""
+    """Equal for the same question (formats.same_question)."""
     near: str
-    """Equal for nearly the same question (entry.nearly_same)."""
+    """Equal for nearly the same question (formats.nearly_same)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Shares:
-    """Of the questions that no file assigns; drawn by a hash, so that they stay where they are when files grow, and so
-    that what is nearly the same goes to the same split."""
+    """Shares of dev and test among the questions that no file assigns. They are drawn by a hash, so that a question
+    keeps its split when files grow, and nearly equal questions go to the same split."""
 
     dev: float
     test: float
@@ -44,14 +44,14 @@ class Shares:
             )
 
     def split_of(self, near: str, filled: Iterable[str]) -> str:
-        """filled: splits that have files of their own and so draw nothing."""
+        """filled: splits with their own files, for which no question is drawn."""
         test, dev = (0.0 if name in filled else share for name, share in (("test", self.test), ("dev", self.dev)))
         u = uniform("split", self.seed, near)
         return "test" if u < test else "dev" if u < test + dev else "train"
 
 
 def limited(asked: Sequence[Asked], limit: int | None, seed: int) -> list[Asked]:
-    """At most so many of each split, chosen by a hash, in their order."""
+    """Keep at most `limit` questions of each split, chosen by a hash, in their order."""
     if limit is None:
         return list(asked)
     drawn: dict[str, list[tuple[float, int]]] = defaultdict(list)
@@ -62,7 +62,7 @@ def limited(asked: Sequence[Asked], limit: int | None, seed: int) -> list[Asked]
 
 
 def dealt(asked: Sequence[Asked]) -> tuple[list[Asked], list[str]]:
-    """(those that are used, what is to be said of the others): no question is in two splits."""
+    """Return (the questions used, notes on the others), with no question in two splits."""
     kept, left_out = without_shared(asked)
     notes = [f"{name}: {n} left out: also asked in {split}" for (name, split), n in sorted(left_out.items())]
     if count := num_otherwise(kept):
@@ -71,7 +71,7 @@ def dealt(asked: Sequence[Asked]) -> tuple[list[Asked], list[str]]:
 
 
 def without_shared(asked: Sequence[Asked]) -> tuple[list[Asked], Counter[tuple[str, str]]]:
-    """Without those whose question another split has that is nearer to test; (source, that split) -> how many."""
+    """Drop questions that a split nearer to test has too. Returns (kept, number dropped by (source, that split))."""
     owner: dict[str, int] = {}
     for one in asked:
         claim = _BY_CLAIM.index(one.split)
@@ -88,8 +88,8 @@ def without_shared(asked: Sequence[Asked]) -> tuple[list[Asked], Counter[tuple[s
 
 
 def num_nearly_shared(asked: Iterable[Asked]) -> int:
-    """Questions that are not the same as one of another source or split, but nearly (words in another order, articles
-    aside)."""
+    """Count questions that are nearly, but not exactly, the same as one of another source or split (words in another
+    order, articles aside)."""
     places: dict[str, set[tuple[str, str]]] = defaultdict(set)
     wordings: dict[str, set[str]] = defaultdict(set)
     for one in asked:
@@ -99,7 +99,7 @@ def num_nearly_shared(asked: Iterable[Asked]) -> int:
 
 
 def num_otherwise(asked: Sequence[Asked]) -> int:
-    """Questions that are asked again with other answers: one of the two is graded as wrong, whatever is said."""
+    """Count questions that are asked again with other answers: no answer can be right for both."""
     times = Counter(one.same for one in asked)
     answers: dict[str, frozenset[str]] = {}
     count = 0
@@ -112,7 +112,7 @@ def num_otherwise(asked: Sequence[Asked]) -> int:
 
 
 def interleaved(asked: Iterable[Asked]) -> list[Task]:
-    """Sources dealt out evenly, each in its order, so that the first n tasks are a fair sample of them."""
+    """Interleave the sources evenly, each in its order, so that the first n tasks are a fair sample of them."""
     groups: dict[str, list[Task]] = defaultdict(list)
     for one in asked:
         groups[one.source].append(one.task)
@@ -125,5 +125,5 @@ def interleaved(asked: Iterable[Asked]) -> list[Task]:
 
 
 def sizes(asked: Iterable[Asked]) -> Mapping[tuple[str, str], int]:
-    """(source, split) -> questions."""
+    """Count the questions by (source, split)."""
     return Counter((one.source, one.split) for one in asked)

@@ -17,17 +17,17 @@ POOLS: tuple[Pool, ...] = ("train", "dev", "test")
 
 
 class Almanac:
-    """Three casts of companies, products, people and cities, one per split, with names of disjoint pools; the facts of
-    all three are drawn anew for each `world_seed`. Dev and test are searched for among the documents of all three,
-    training among those of its own cast (`training_corpora`), so that no name of dev or test ever occurs in training.
+    """Three casts of companies, products, people and cities, one per split, with names from disjoint pools; the facts
+    of all three are drawn anew for each `world_seed`. Dev and test search the documents of all three casts, training
+    only those of its own cast (`training_corpora`), so that no name of dev or test occurs in training.
 
     Ten kinds of questions (six of one hop, four of two); each split deals them round-robin, so the first n tasks of a
     split are balanced. `Task.metadata`: kind, hops, supporting (passage ids that prove the answer, in order; the same
-    in both corpora), needs_web and needs_rerank (at some hop, for a policy that wastes nothing).
+    in both corpora), needs_web and needs_rerank (whether an ideal policy needs them at some hop).
 
     Demonstrations (`demonstration_worlds`) are drawn from the train pool and do not depend on `world_seed`: worlds of
-    `demonstration_companies`, each with facts of its own, so that a policy can learn to look up but nothing by heart.
-    Two-hop kinds come `two_hop_weight` times as often. `habits`: see demonstrator.Habits. Raises ConfigError."""
+    `demonstration_companies`, each with its own facts, so that a policy can learn to search, but cannot memorise facts.
+    Two-hop kinds come `two_hop_weight` times as often. `habits`: see demonstrator.AlmanacHabits. Raises ConfigError."""
 
     language = Language(answer="<answer>")
 
@@ -66,7 +66,7 @@ class Almanac:
 
     @property
     def demonstration_fingerprint(self) -> str:
-        """Hash of everything that determines the demonstration worlds and what is done in them."""
+        """Hash of everything that determines the demonstration worlds and the demonstrations in them."""
         here = sorted(p for p in Path(__file__).parent.iterdir() if p.suffix in (".py", ".json"))
         settings = [self.demonstration_companies, self.two_hop_weight, repr(self.habits)]
         return hash_of(settings, *([p.name, p.read_text(encoding="utf-8")] for p in here))
@@ -87,7 +87,7 @@ class Almanac:
         return AlmanacOracle(drawn(self._questions, task))
 
     def demonstration_worlds(self, count: int, tasks_per_world: int) -> Iterator[SmallWorld]:
-        """World i is the same whatever `count` is. Raises ConfigError where a world has fewer tasks than asked for."""
+        """World i does not depend on `count`. Raises ConfigError if a world has fewer tasks than `tasks_per_world`."""
         for index in range(count):
             world = draw_world(names("train"), self.demonstration_companies, generator("demonstration", index))
             yield SmallWorld(world, f"demonstration-{index}", tasks_per_world, self.two_hop_weight, self.habits)
@@ -121,7 +121,7 @@ def _corpora_of(worlds: Collection[AlmanacWorld]) -> Mapping[str, tuple[Passage,
 
 
 def _deal(world: AlmanacWorld, count: int, two_hop_weight: int) -> list[AlmanacQuestion]:
-    """`count` different questions, kinds taking turns, two-hop kinds `two_hop_weight` turns in a row."""
+    """Deal `count` different questions: kinds take turns, two-hop kinds `two_hop_weight` turns in a row."""
     turns = [kind for kind in world.questions for _ in range(two_hop_weight if "+" in kind else 1)]
     left = {kind: iter(questions) for kind, questions in world.questions.items()}
     dealt: list[AlmanacQuestion] = []

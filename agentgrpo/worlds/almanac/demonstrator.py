@@ -1,7 +1,7 @@
-"""Scripted policies for this world: the oracle, and the wasteful one that warm starts are made from.
+"""Scripted policies for this world: the oracle, and the wasteful one that demonstrates for warm starts.
 
-Both read the context as a policy does: what has been searched and what was shown is taken from its text. What they
-know beforehand is the question's own facts, so that they recognise the evidence when they see it."""
+Both read the context as a policy does: they parse past searches and results from its text. They know the question's
+facts beforehand, so that they recognise the evidence."""
 
 from __future__ import annotations
 
@@ -20,18 +20,18 @@ _SHOWN = re.compile(r"^\[(R\d+Q\d+D\d+)\] (.*)$", re.MULTILINE)
 class AlmanacHabits:
     """How wasteful and how careless demonstrations are: probabilities in [0, 1], and the most searches they make.
 
-    `*_needed` holds where the choice is really needed: the slight preference is what a trained policy can build on."""
+    `*_needed` applies if the choice is really needed; training can build on this slight preference."""
 
     web: float = 0.62
     web_needed: float = 0.90
     rerank: float = 0.55
     rerank_needed: float = 0.80
     idle: float = 0.65
-    """Look around what was asked about once more, although the answer has been found."""
+    """Make one more search on the subject, although the answer has been found."""
     give_up: float = 0.30
-    """Answer "unknown" after a search that brought nothing."""
+    """Answer "unknown" after a search that found nothing."""
     half_way: float = 0.60
-    """Answer a two-hop question with what the first hop brought, although the second has been made."""
+    """Answer a two-hop question with the result of the first hop, although the second hop was found."""
     unknown: float = 0.05
     """Answer "unknown" in spite of the evidence."""
     max_searches: int = 4
@@ -46,7 +46,7 @@ class AlmanacHabits:
 
 
 class ContextReading:
-    """What a context tells: the searches made, as (retriever, query), and the label of every passage shown."""
+    """The contents of a context: the searches made, as (retriever, query), and the label of every passage shown."""
 
     def __init__(self, context: str) -> None:
         self.searches = [(retriever, query) for retriever, query in _SEARCH.findall(context)]
@@ -74,7 +74,7 @@ UNKNOWN = "<answer> unknown</answer>"
 
 
 class AlmanacOracle:
-    """The fewest and cheapest searches that prove the answer: web and rerank only where the fact needs them."""
+    """Makes the fewest and cheapest searches that prove the answer: web and rerank only if the fact needs them."""
 
     def __init__(self, question: AlmanacQuestion) -> None:
         self.question = question
@@ -91,8 +91,8 @@ class AlmanacOracle:
 
 
 class Spendthrift:
-    """Searches the web and reranks where neither is needed, looks idly around, mixes up what it has found or doubts
-    it. Its choices are a function of (key, place in the episode): the same context gets the same act."""
+    """Searches the web and reranks without need, makes idle searches, and mixes up or doubts its findings. Its choices
+    are a function of (key, position in the episode): equal contexts get equal acts."""
 
     def __init__(self, question: AlmanacQuestion, habits: AlmanacHabits, *, key: str) -> None:
         self.question, self.habits, self.key = question, habits, key
@@ -116,7 +116,7 @@ class Spendthrift:
             return UNKNOWN
         if tried and self._does(f"give_up {fact.query}", self.habits.give_up):
             return UNKNOWN
-        # a query that brought nothing in one place is worth trying only in the other
+        # a query that found nothing in one source is worth trying only in the other
         web = self._web(fact.web_only, reading) if not tried else tried == ["vdb"]
         return search(fact.query, web=web, rerank=self._rerank(fact.rule.needs_rerank, reading))
 

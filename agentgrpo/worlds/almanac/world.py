@@ -1,5 +1,5 @@
-"""One world: companies, products, people and cities, the facts that tie them, the documents that tell of them and the
-questions they answer. Everything is a pure function of the names and the generator it is drawn from."""
+"""One world: companies, products, people and cities, the facts that connect them, the documents that state the facts
+and the questions they answer. Everything is a pure function of the names and the random generator."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ MIN_CITIES = 20
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AlmanacRelation:
-    """How one kind of fact is asked for, searched for and told. `{subject}` and `{value}` are filled in.
+    """A kind of fact, with the wordings of its question, query and statement. `{subject}` and `{value}` are filled in.
 
-    Words are chosen so that the query meets the fact's own words; with `needs_rerank` other documents match the query
-    better, and only a reranker that knows the thesaurus puts the fact first. The last word before the value belongs to
-    this relation alone. A fact with a `stale` wording is current on the web only; the vdb has an old value."""
+    The query shares words with the statement. With `needs_rerank` other documents match the query better, and only a
+    reranker with the thesaurus ranks the fact first. The last word before the value is unique to this relation. A fact
+    with a `stale` wording is current on the web only; the vdb has an old value."""
 
     question: str
     query: str
@@ -44,9 +44,10 @@ class Texts:
     amounts: tuple[str, ...]
     chatter: Mapping[str, Mapping[str, str]]
     chatter_per_name: int
-    """Documents of the audience "everyone" that each name gets, of different topics; companies get all of theirs."""
+    """Number of documents for the audience "everyone" that each name gets, on different topics; a company gets all
+    documents for its audience."""
     idle_query: str
-    """Asked by who has nothing to ask."""
+    """The query of an idle search."""
 
 
 @cache
@@ -121,26 +122,27 @@ class AlmanacQuestion:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AlmanacWorld:
     vdb: tuple[Passage, ...]
-    """Settled facts, old values of what changes, and chatter."""
+    """Settled facts, old values of changing facts, and chatter."""
     web: tuple[Passage, ...]
-    """Every fact as it is today, and the same chatter."""
+    """The current value of every fact, and the same chatter."""
     questions: Mapping[str, tuple[AlmanacQuestion, ...]]
-    """By kind, each in a drawn order."""
+    """Questions by kind, each in random order."""
 
     def round_robin(self) -> list[AlmanacQuestion]:
-        """All questions, kinds taking turns: any prefix is balanced for as long as no kind has run out."""
+        """Return the questions of all kinds in turn: any prefix is balanced while no kind has run out."""
         longest = max(len(questions) for questions in self.questions.values())
         return [questions[i] for i in range(longest) for questions in self.questions.values() if i < len(questions)]
 
 
 def num_names(num_companies: int) -> int:
-    """Names that a world of so many companies takes: as many products, twice as many people, half as many cities."""
+    """Names that a world takes: per company one, one product and two people; half as many cities, at least
+    MIN_CITIES."""
     return 4 * num_companies + max(MIN_CITIES, num_companies // 2)
 
 
 def draw_cast(names: Sequence[str], num_companies: int, rng: random.Random) -> dict[str, list[str]]:
-    """Who and what there is, by what they are: company, product, person, city. It takes `num_names(num_companies)` of
-    the names. Raises ConfigError for too few."""
+    """Draw names for each kind: company, product, person, city. It takes `num_names(num_companies)` of the names.
+    Raises ConfigError if there are too few."""
     if num_companies < 1 or num_names(num_companies) > len(names):
         raise ConfigError(
             f"num_companies={num_companies} takes {num_names(num_companies)} names; there are {len(names)}, enough for "
@@ -157,7 +159,7 @@ def draw_cast(names: Sequence[str], num_companies: int, rng: random.Random) -> d
 
 
 def draw_world(names: Sequence[str], num_companies: int, rng: random.Random) -> AlmanacWorld:
-    """Draw a world from `names`. Raises ConfigError for too few."""
+    """Draw a world from `names`. Raises ConfigError if there are too few."""
     places = draw_cast(names, num_companies, rng)
     company, product, person = places["company"], places["product"], places["person"]
     places["amount"] = list(texts().amounts)
@@ -230,7 +232,7 @@ def pool_of(name: str) -> Pool:
 
 @cache
 def syllables() -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """(first, second) of which names are made."""
+    """The (first, second) syllables of names."""
     read = json.loads((Path(__file__).parent / "names.json").read_text(encoding="utf-8"))
     return tuple(read["first"]), tuple(read["second"])
 

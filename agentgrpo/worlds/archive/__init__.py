@@ -1,1 +1,2 @@
-"""The archive: a generated world whose demonstrations are right and show only part of what its questions need."""
+"""The archive: a generated world whose demonstrations are correct but show only part of the skills that its questions
+need."""

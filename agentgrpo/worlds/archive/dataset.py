@@ -1,4 +1,4 @@
-"""The task set of the archive: what is asked, and the smaller part of it that is shown."""
+"""The task set of the archive: the kinds of questions that are asked, and the smaller part that is demonstrated."""
 
 from __future__ import annotations
 
@@ -40,14 +40,14 @@ CONTROL_STRINGS = (
 
 
 class Archive:
-    """Three casts of companies, products, people and cities, one per split, with names of disjoint pools. Dev and test
-    are searched for among the documents of all three, training among those of its own cast (`training_corpora`).
+    """Three casts of companies, products, people and cities, one per split, with names from disjoint pools. Dev and
+    test search the documents of all three casts, training only those of its own cast (`training_corpora`).
 
-    asked, shown: kinds of tasks, dealt round-robin, so the first n tasks of a split are balanced; a kind that is named
-    twice comes twice as often. A kind is a chain of relations, first hop first ("maker+founder": the founder of the
-    maker of X); with & at its end it asks for two at once. unseen: kinds that dev and test ask beside `asked`.
-    retries: relations whose demonstrations look in the other source where the first had nothing, and say "unknown"
-    where nobody tells. web, plans: how often a demonstration looks on the web, and plans a chain.
+    asked, shown: kinds of tasks, dealt round-robin, so the first n tasks of a split are balanced; a kind named twice
+    comes twice as often. A kind is a chain of relations, first hop first ("maker+founder": the founder of the maker of
+    X); with & at its end it asks about two subjects at once. unseen: further kinds, only in dev and test.
+    retries: relations whose demonstrations search the other source if the first has nothing, and answer "unknown" if no
+    source states the fact. web, plans: how often a demonstration searches the web first, and plans a chain.
     Raises ConfigError."""
 
     language = Language(answer="<answer>", control_strings=CONTROL_STRINGS, words=("web", "vdb"))
@@ -103,7 +103,7 @@ class Archive:
 
     @property
     def demonstration_fingerprint(self) -> str:
-        """Hash of everything that determines the demonstration worlds and what is done in them."""
+        """Hash of everything that determines the demonstration worlds and the demonstrations in them."""
         here = sorted(p for p in Path(__file__).parent.iterdir() if p.suffix in (".py", ".json"))
         settings = [self.shown, self.retries, self.web, self.plans, self.demonstration_companies]
         return hash_of(settings, *([p.name, p.read_text(encoding="utf-8")] for p in here))
@@ -124,11 +124,11 @@ class Archive:
         return ArchiveOracle(self.question(task))
 
     def question(self, task: Task) -> ArchiveQuestion:
-        """What a task was made from. Raises DataError for one of another world."""
+        """The question from which a task was made. Raises DataError for a task of another world."""
         return drawn(self._questions, task)
 
     def demonstration_worlds(self, count: int, tasks_per_world: int) -> Iterator[ArchiveLesson]:
-        """World i is the same whatever `count` is. Raises ConfigError where a world has fewer tasks than asked for."""
+        """World i does not depend on `count`. Raises ConfigError if a world has fewer tasks than `tasks_per_world`."""
         for index in range(count):
             world = draw_archive(names("train"), self.demonstration_companies, generator("archive lesson", index))
             yield ArchiveLesson(self, world, f"lesson-{index}", tasks_per_world)
@@ -141,7 +141,7 @@ class ArchiveLesson:
 
     def __init__(self, archive: Archive, world: ArchiveWorld, name: str, num_tasks: int) -> None:
         self._archive, self._world = archive, world
-        # what nobody tells is shown for the relations of `retries` alone
+        # only relations of `retries` demonstrate facts that no source states
         dealt = [
             (question.task(name), question)
             for question in _round_robin(world, archive.shown, name)
@@ -166,7 +166,7 @@ class ArchiveLesson:
 
 
 def _round_robin(world: ArchiveWorld, kinds: Sequence[str], key: str) -> list[ArchiveQuestion]:
-    """All questions of these kinds (at least one), which take turns for as long as each has some left."""
+    """Return the questions of these kinds (at least one) in turn, until a kind has none left."""
     left = {kind: iter(world.questions(kind, generator("archive", key, kind))) for kind in kinds}
     dealt: list[ArchiveQuestion] = []
     while True:
@@ -177,7 +177,7 @@ def _round_robin(world: ArchiveWorld, kinds: Sequence[str], key: str) -> list[Ar
 
 
 def _refuse_impossible(kind: str, setting: str) -> None:
-    """Raise ConfigError for a chain of relations that leads nowhere."""
+    """Raise ConfigError for an unknown relation, or one that cannot follow the previous one."""
     relations, _ = relations_of(kind)
     known = words().relations
     for i, relation in enumerate(relations):
@@ -186,5 +186,5 @@ def _refuse_impossible(kind: str, setting: str) -> None:
         if i and known[relation].of != (found := known[relations[i - 1]].is_):
             raise ConfigError(
                 f"{setting} has {kind!r}: {relations[i - 1]} is a {found}, and {relation} that of a "
-                f"{known[relation].of}; choose what can follow"
+                f"{known[relation].of}; choose a relation that can follow"
             )

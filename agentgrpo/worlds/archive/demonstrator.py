@@ -1,7 +1,7 @@
-"""Scripted policies for this world: the oracle, a rule that does not look at what came back, and whoever shows part of
-what there is to do, always rightly.
+"""Scripted policies for this world: the oracle, a rule that never reconsiders a result, and a demonstrator that shows
+only part of the task, but always correctly.
 
-They read the context as a policy does: what was searched and what was shown is taken from its text."""
+They read the context as a policy does: they parse past searches and results from its text."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _SHOWN = re.compile(r"^\[R\d+Q\d+D\d+\] (.*?)(?: URL: (\S+))?$", re.MULTILINE)
 
 
 class ArchiveReading:
-    """What a context tells: (source, query) of the searches made, and the sentences shown."""
+    """The contents of a context: (source, query) of the searches made, and the sentences shown."""
 
     def __init__(self, context: str) -> None:
         self.turns = _SEARCH.findall(context)
@@ -25,7 +25,7 @@ class ArchiveReading:
         self.urls = {url for _, url in _SHOWN.findall(context) if url}
 
     def values(self, fact: ArchiveFact) -> list[str]:
-        """What the sentences shown say of it, in order."""
+        """The values that the shown sentences give for a fact, in order."""
         return [value for sentence in self.sentences if (value := fact.tells(sentence)) is not None]
 
 
@@ -41,14 +41,14 @@ def answer(*values: str) -> str:
 
 
 def plan(question: ArchiveQuestion) -> str:
-    """Opens a turn: every fact is a subquestion."""
+    """Return the plan that opens a turn, with every fact as a subquestion."""
     lines = "".join(f"\n {fact.relation}" for hop in zip(*question.chains, strict=True) for fact in hop)
     return f"<subquestions>{lines}\n</subquestions>"
 
 
 class ArchiveOracle:
-    """The fewest and cheapest searches that a policy can know to be needed: the vdb first for what is settled, the web
-    for the rest and for what the vdb did not tell; both chains in one turn; a plan where the searches may not do."""
+    """Makes the fewest and cheapest searches that a policy can know to be needed: the vdb first for settled facts, the
+    web for the others and for facts that the vdb lacks; both chains in one turn; a plan if several facts are needed."""
 
     def __init__(self, question: ArchiveQuestion) -> None:
         self.question = question
@@ -71,7 +71,7 @@ class ArchiveOracle:
         return sum(map(len, self.question.chains)) > 1
 
     def act_for(self, fact: ArchiveFact, reading: ArchiveReading) -> tuple[str, str] | None:
-        """(source or "fetch" or "give up", query or URL); None for what is known."""
+        """(source or "fetch" or "give up", query or URL); None if the fact is known."""
         if self.is_known(fact, reading):
             return None
         if fact.rule.told == "page" and fact.url in reading.urls:
@@ -85,13 +85,13 @@ class ArchiveOracle:
         return fact.value in reading.values(fact)
 
     def sources(self, fact: ArchiveFact) -> tuple[str, ...]:
-        """Where to look, in order."""
+        """The sources to search, in order."""
         return ("vdb", "web") if fact.rule.told == "settled" else ("web",)
 
 
 class HastyRule:
-    """A rule that knows every wording and looks at nothing that came back: it asks the vdb for hop after hop, takes
-    the first sentence that answers, and says "unknown" where there is none."""
+    """A rule that knows every wording and never reconsiders a result: it searches the vdb hop after hop, takes the
+    first sentence that answers, and answers "unknown" if it finds none."""
 
     def __init__(self, question: ArchiveQuestion) -> None:
         self.question = question
@@ -113,8 +113,9 @@ class HastyRule:
 
 
 class PartialDemonstrator(ArchiveOracle):
-    """Right, and incomplete. It looks in a source drawn by lot; only for the relations of `retries` does it ever look
-    in the wrong one first, or meet what nobody tells. A chain of two is planned half of the time."""
+    """Gives correct but incomplete demonstrations. It searches a source drawn at random; only for the relations of
+    `retries` can it search the wrong source first, or meet a fact that no source states. It plans a chain of two with
+    probability `plans`, and always plans longer chains and chains with a relation of `retries`."""
 
     def __init__(
         self, question: ArchiveQuestion, *, key: str, web: float, plans: float, retries: Collection[str]
@@ -136,5 +137,5 @@ class PartialDemonstrator(ArchiveOracle):
         right = [source for source, value in told.items() if value == fact.value]
         drawn = "web" if uniform("archive", self.key, fact.id) < self.web else "vdb"
         order = (drawn, "web" if drawn == "vdb" else "vdb")
-        # what has changed is never asked where it is told wrongly: a demonstration knows no more than it shows
+        # a changed fact is never searched where its value is old: a demonstration knows no more than it shows
         return order if fact.relation in self.retries else tuple(source for source in order if source in right)

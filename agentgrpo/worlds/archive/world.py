@@ -1,5 +1,5 @@
-"""One world: who founded, heads, makes and governs what, where it is told, and the questions that are answered from
-it. Everything is a pure function of the names and the generator it is drawn from."""
+"""One world: facts on founders, heads, makers and governors, the sources that state them, and the questions they
+answer. Everything is a pure function of the names and the random generator."""
 
 from __future__ import annotations
 
@@ -16,21 +16,22 @@ from agentgrpo.worlds.almanac.world import draw_cast
 
 UNKNOWN = "unknown"
 IN_VDB = 0.7
-"""Share of the settled facts that are told at all which the vdb has; the web has them all."""
+"""Share of the stated settled facts that the vdb has; the web has all of them."""
 CHANGED = 0.5
-"""Share of the changing facts of which the vdb has an old value, in the very words of the new one."""
+"""Share of the changing facts with an old value in the vdb, in the same wordings as a current one."""
 LOST = 0.1
-"""Share of the settled facts that nobody tells. Only questions of one fact ask for them; the answer is "unknown"."""
+"""Share of the settled facts that no source states. Only questions on a single fact ask for them; the answer is
+"unknown"."""
 
 Told = Literal["settled", "changing", "page"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ArchiveRelation:
-    """How one kind of fact is told. A query is its name and the subject.
+    """One kind of fact. A query is the relation's name and the subject.
 
-    told: settled = on the web, and mostly in the vdb; changing = in both, of old in the vdb; page = on a page alone,
-    which a passage of the web points to."""
+    told: settled = stated on the web, and mostly in the vdb; changing = stated in both, often with an old value in the
+    vdb; page = stated only on a page to which a web passage links."""
 
     of: str
     is_: str
@@ -69,7 +70,7 @@ def words() -> ArchiveWords:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ArchiveFact:
-    """One fact. in_vdb, on_web: what is told there of it, None = nothing."""
+    """One fact. in_vdb, on_web: the value stated there, None = not stated."""
 
     relation: str
     subject: str
@@ -98,7 +99,7 @@ class ArchiveFact:
         return self.on_web is None
 
     def tells(self, sentence: str) -> str | None:
-        """The value that a sentence gives for this fact; None where it is about something else."""
+        """The value that a sentence gives for this fact; None if the sentence is about something else."""
         for wording in words().facts:
             before, after = wording.format(noun=self.relation, subject=self.subject, value="\0").split("\0")
             if sentence.startswith(before) and sentence.endswith(after):
@@ -142,12 +143,12 @@ def relations_of(kind: str) -> tuple[tuple[str, ...], int]:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ArchiveWorld:
     facts: Mapping[str, Mapping[str, ArchiveFact]]
-    """By relation and subject."""
+    """Facts by relation and subject."""
     corpora: Mapping[str, tuple[Passage, ...]]
     """vdb, web, and the pages that the web points to."""
 
     def questions(self, kind: str, rng: random.Random) -> list[ArchiveQuestion]:
-        """Of one kind, one per subject (or pair of subjects), in a drawn order."""
+        """Questions of one kind, one per subject (or pair of subjects), in random order."""
         relations, num_chains = relations_of(kind)
         chains = []
         for subject in self.facts[relations[0]]:
@@ -175,7 +176,7 @@ def _asked(relations: Sequence[str], chains: Sequence[Sequence[ArchiveFact]], rn
 
 
 def draw_archive(names: Sequence[str], num_companies: int, rng: random.Random) -> ArchiveWorld:
-    """Draw a world from `names`. Raises ConfigError for too few."""
+    """Draw a world from `names`. Raises ConfigError if there are too few."""
     places = draw_cast(names, num_companies, rng)
     facts: dict[str, dict[str, ArchiveFact]] = {}
     vdb: list[Passage] = []

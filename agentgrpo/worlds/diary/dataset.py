@@ -18,37 +18,37 @@ from agentgrpo.worlds.diary.demonstrator import DiaryHabits, Writer, careless, c
 from agentgrpo.worlds.diary.world import Rates, beginning, draw_diary
 
 LANGUAGE = Language(
-    answer="<answer>",  # no turn answers: a reader does, after the last one
+    answer="<answer>",  # no turn answers: a reader does so after the last one
     control_strings=("<insert>", "</insert>", "<update>", "</update>", "<delete>", "</delete>", "<skip>"),
     words=(),
     parts=(beginning(),),
 )
 LONG_EVERY = 11
-"""Of the test split every so manieth diary is a long one."""
+"""One of this many diaries of the test split is long."""
 PHASES = (0, 1, 2, 1, 0, 1, 1, 2, 0, 1)
-"""Of demonstration worlds, in turn: 0 copies, 1 drills, 2 is careless."""
+"""Phases of the demonstration worlds, in turn: 0 copies, 1 drills, 2 is careless."""
 RATES = (
     Rates(events=(0.2, 0.4, 0.3, 0.1), noise=(0.1, 0.6, 0.3)),
     Rates(events=(0.05, 0.35, 0.35, 0.25), noise=(0.4, 0.5, 0.1), change=0.4, forget=0.2),
     Rates(),
 )
-"""Of each phase: there is more to copy and to change in the first two."""
+"""Rates of each phase; the first two have more to copy and to change."""
 
 
 class Diaries:
-    """Diaries of `train_days` (at least, at most) days; dev and test have `test_days`, and of the test split every
-    eleventh has `long_days`. `world_seed` draws what happens in them; the names of the splits are of disjoint pools,
-    so nobody of dev or test ever occurs in training.
+    """Diaries of `train_days` (minimum, maximum) days. Dev and test diaries have `test_days`, and every eleventh test
+    diary has `long_days`. `world_seed` draws their events. The splits draw names from disjoint pools, so that no person
+    of dev or test occurs in training.
 
     A question is a cloze ("Velmor lives in ___", "Velmor lives before ___"); its kind is current, history, forgotten,
-    rumoured or never (spoken of), and the answer of the last three is "unknown". `Task.metadata`: kind (dialogue or
-    long) and what dialogue.memory_task puts there.
+    rumoured or never (mentioned), and the answer to the last three is "unknown". `Task.metadata`: kind (dialogue or
+    long) and the fields of dialogue.memory_task.
 
     `hard`: the diaries paraphrase, spread facts over sentences, change them in passing, and have meetings to count
     ("Velmor met how many ___", of the kind count), so that a search for the words of a question finds little.
 
     Demonstrations are drawn from the train pool and do not depend on `world_seed`; they come in three phases
-    (`PHASES`): how to copy, then which call is for what, and only then with what `habits`. Raises ConfigError."""
+    (`PHASES`): first copying, then the purpose of each call, and last the careless `habits`. Raises ConfigError."""
 
     language = LANGUAGE
 
@@ -88,7 +88,7 @@ class Diaries:
 
     @property
     def demonstration_fingerprint(self) -> str:
-        """Hash of everything that determines the demonstration worlds and what is done in them."""
+        """Hash of everything that determines the demonstration worlds and the demonstrations in them."""
         here = sorted(p for p in Path(__file__).parent.iterdir() if p.suffix in (".py", ".json"))
         texts = ([p.name, p.read_text(encoding="utf-8")] for p in here)
         return hash_of(repr(self.habits), self.hard, names.names("train"), *texts)
@@ -97,21 +97,21 @@ class Diaries:
         return split_of(self._splits, name)
 
     def corpora(self) -> Mapping[str, Sequence[Passage]]:
-        """None: what is known has been read."""
+        """Empty: the facts are in the chunks."""
         return {}
 
     def thesaurus(self) -> Mapping[str, Sequence[str]]:
         return {}
 
     def diary(self, task: Task) -> world.Diary:
-        """What the task was made from. Raises DataError for a task of another world."""
+        """The diary from which the task was made. Raises DataError for a task of another world."""
         return drawn(self._diaries, task)
 
     def oracle(self, task: Task) -> Demonstrator:
         return Writer(self.diary(task), ideal)
 
     def demonstration_worlds(self, count: int, tasks_per_world: int) -> Iterator[Shelf]:
-        """World i is the same whatever `count` is."""
+        """World i does not depend on `count`."""
         for index in range(count):
             yield Shelf(index, tasks_per_world, PHASES[index % len(PHASES)], self.habits, self.hard)
 
@@ -138,12 +138,12 @@ class Shelf:
     def demonstrator(self, task: Task) -> Demonstrator:
         write = (copy, drill, careless(self._habits))[self.phase]
         skip = self._habits.skip if self.phase == 2 else 1.0
-        # in any order: where to copy from must be learned from what is copied, and not from where the last was
+        # phase 0 shuffles the calls: a policy must find the place to copy from by its text, not by the previous place
         return Writer(self._diaries[task.id], write, skip=skip, in_order=self.phase != 0, key=task.id)
 
 
 def _days_of(phase: int, rng: Random) -> int:
-    """A copy needs no memory, and so but one day; a drill needs things to change soon."""
+    """Draw a diary's number of days. A copy needs no memory, so one day; a drill needs changes soon."""
     return (1, rng.randint(3, 7), rng.randint(4, 10))[phase]
 
 

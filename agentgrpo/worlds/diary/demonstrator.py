@@ -1,7 +1,7 @@
-"""Scripted writers for this world: the oracle, and the three that a warm start is made from.
+"""Scripted writers for this world: the oracle, and the three that demonstrate for a warm start.
 
-They read the chunk and the shown entries from the context, as a policy does; what a sentence is (a fact, a rumour, ...)
-they are told."""
+They read the chunk and the shown entries from the context, as a policy does, but they are given the kind of each
+sentence (a fact, a rumour, ...)."""
 
 from __future__ import annotations
 
@@ -23,19 +23,19 @@ class DiaryHabits:
     fact: float = 0.85
     """Write a new fact down."""
     update: float = 0.45
-    """Where a fact has changed, change its entry; else the new one is written beside the old ..."""
+    """Update the entry of a changed fact; else the new fact is inserted beside the old ..."""
     neglect: float = 0.15
-    """... or the change is let pass."""
+    """... or the change is ignored."""
     history: float = 0.6
     """Keep the old value in a changed entry."""
     forget: float = 0.4
-    """Delete what is to be forgotten."""
+    """Delete an entry that is to be forgotten."""
     rumour: float = 0.6
     """Write a rumour down as a fact."""
     chatter: float = 0.55
     """Write chatter down."""
     skip: float = 0.8
-    """Say so where nothing is written."""
+    """Call skip if nothing is written."""
 
     def __post_init__(self) -> None:
         for field in fields(self):
@@ -44,8 +44,8 @@ class DiaryHabits:
                 raise ConfigError(f"habits.{field.name}={value}; a probability in [0, 1] is allowed")
         if self.update + self.neglect > 1:
             raise ConfigError(
-                f"habits.update={self.update} and habits.neglect={self.neglect}; of a change only one can happen, so "
-                "their sum is at most 1"
+                f"habits.update={self.update} and habits.neglect={self.neglect}; a change is updated or neglected, so "
+                "their sum must be at most 1"
             )
 
 
@@ -64,15 +64,15 @@ def delete(key: str) -> ToolCall:
 SKIP = ToolCall(name="skip", arguments={})
 
 Write = Callable[[Sentence, bool, Random], Sequence[ToolCall]]
-"""(sentence, whether its entry is shown, chance) -> what is called because of it."""
+"""(sentence, whether its entry is shown, random generator) -> the calls for the sentence."""
 
 
 class Writer:
-    """Calls for one sentence after the other. Its choices are a function of `key` and the chunk: the same context gets
-    the same act."""
+    """Makes the calls for one sentence after the other. Its choices are a function of `key` and the chunk: equal
+    contexts get equal acts."""
 
     def __init__(self, diary: Diary, write: Write, *, skip: float = 1.0, in_order: bool = True, key: str = "") -> None:
-        """in_order: of the sentences; else in any order."""
+        """in_order: calls are in the order of the sentences; otherwise they are shuffled."""
         self.diary, self.write, self.skip, self.in_order, self.key = diary, write, skip, in_order, key
 
     def act(self, context: str) -> ParsedTurn:
@@ -94,24 +94,24 @@ class Writer:
 
 
 def _is_shown(sentence: Sentence, shown: str) -> bool:
-    """Of a meeting the entry itself, else any of the key."""
+    """Whether an entry for the sentence is shown: for a meeting the same clause, otherwise any entry with its key."""
     if sentence.is_meeting:
         return sentence.clause in shown
     return bool(sentence.key) and f"{sentence.key} " in shown
 
 
 def ideal(sentence: Sentence, _shown: bool, _rng: Random) -> Sequence[ToolCall]:
-    """What the diary asks of a memory, and nothing else. For the oracle: all it wants is there, shown or not."""
+    """Make exactly the calls that the diary's facts ask for. For the oracle, every entry exists, shown or not."""
     return [insert(f.text) if f.op in ("insert", "add") else _change(f.op, f.key, f.text) for f in sentence.facts]
 
 
 def copy(sentence: Sentence, _shown: bool, _rng: Random) -> Sequence[ToolCall]:
-    """Every sentence is an entry."""
+    """Insert every sentence except requests to forget."""
     return [] if sentence.kind == "forget" else [insert(_entry(sentence))]
 
 
 def drill(sentence: Sentence, shown: bool, _rng: Random) -> Sequence[ToolCall]:
-    """What the diary asks of a memory, by what is shown of it: no update or delete of what is not."""
+    """Make the calls that the diary's facts ask for, but update or delete only entries that are shown."""
     match sentence.kind:
         case "fact":
             return [insert(sentence.clause)]
@@ -125,7 +125,7 @@ def drill(sentence: Sentence, shown: bool, _rng: Random) -> Sequence[ToolCall]:
 
 
 def careless(habits: DiaryHabits) -> Write:
-    """Keeps what is not worth it, leaves out what is, and writes beside what it should change."""
+    """Return a writer that keeps worthless sentences, omits important ones, and inserts where it should update."""
 
     def write(sentence: Sentence, shown: bool, rng: Random) -> Sequence[ToolCall]:
         chance = rng.random()

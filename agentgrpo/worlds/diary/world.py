@@ -1,8 +1,8 @@
-"""What happens in a diary: days on which facts come up, change and are taken back, among rumours and chatter.
+"""The events of a diary: on its days facts appear, change and are retracted, among rumours and chatter.
 
-A plain diary tells everything in the words in which it is asked for. A hard one paraphrases, spreads a fact over two
-sentences, changes and takes back without saying so ("Velmor left Oslo and settled in Paris", "Velmor has no home now"),
-and has meetings that are counted over all days. What it asks of a memory is the same clauses."""
+A plain diary uses the words of the questions. A hard one paraphrases, spreads a fact over two sentences, changes and
+retracts facts implicitly ("Velmor left Oslo and settled in Paris", "Velmor has no home now"), and has meetings that are
+counted over all days. Both ask a memory to store clauses of the same form."""
 
 from __future__ import annotations
 
@@ -20,23 +20,23 @@ from agentgrpo.tasks.dialogue import Fact, Question, memory_task
 from agentgrpo.worlds.almanac import world as almanac
 from agentgrpo.worlds.almanac.world import Pool
 
-# --- Who is written about: the almanac's people, sorted into three pools by their names.
+# --- The people in the diaries: the almanac's names, sorted into three pools.
 
 
 def people(pool: Pool, count: int, rng: Random) -> list[str]:
-    """Names of the pool, no two of which begin with the same syllable: who has read one knows how it goes on."""
+    """Draw `count` names of the pool with different first syllables, so that the first syllable determines the rest."""
     by_beginning = _by_beginning(pool)
     return [rng.choice(by_beginning[first]) for first in rng.sample(sorted(by_beginning), count)]
 
 
 def most_people(pool: Pool) -> int:
-    """How many `people` can give."""
+    """Maximum `count` of `people`."""
     return len(_by_beginning(pool))
 
 
 def beginning() -> str:
-    """A regular expression of the first syllable of any name, with the space before it. Cut there, a name is two
-    tokens, each of which is as common in held-out names as in those of training."""
+    """A regular expression for the first syllable of any name, with the space before it. It cuts a name into two
+    tokens, each of which is as common in held-out names as in training names."""
     first, second = ("|".join(group) for group in almanac.syllables())
     return f" ?(?<![A-Za-z])(?:{first})(?=(?:{second})(?![a-z]))"
 
@@ -50,12 +50,12 @@ def _by_beginning(pool: Pool) -> dict[str, Sequence[str]]:
 
 
 UNKNOWN = "unknown"
-"""The answer to what a diary does not say, says no longer, or calls a rumour."""
+"""The answer about a fact that a diary never states, has retracted, or gives as a rumour."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DiaryRelation:
-    """One of diary.json: "<somebody> <verb> <cue> <value>". Verbs and cues are its own."""
+    """A relation of diary.json: "<somebody> <verb> <cue> <value>". No other relation has its verb or cue."""
 
     verb: str
     cue: str
@@ -66,7 +66,7 @@ class DiaryRelation:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Phrasing:
-    """How one relation is told: texts with {who}, {key}, {cue}, {value}, {before} and {asked} to be filled in."""
+    """Wordings of one relation: texts with {who}, {key}, {cue}, {value}, {before} and {asked} to be filled in."""
 
     fact: tuple[str, ...]
     change: tuple[str, ...]
@@ -75,42 +75,42 @@ class Phrasing:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Wording:
-    """How a diary tells what happens."""
+    """The wordings of a diary."""
 
     relations: Mapping[str, Phrasing]
-    """By verb."""
+    """Phrasings by verb."""
     meetings: tuple[str, ...] = ()
-    """With {who} and {whom}; without one there are no meetings."""
+    """Texts with {who} and {whom}; () = no meetings."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sentence:
-    """What a day says of one thing, in one sentence or two; of chatter the text alone."""
+    """A day's statement on one subject, in one or two sentences; chatter has only a text."""
 
     text: str
-    """Without its last full stop."""
+    """The text without its last full stop."""
     kind: str
-    """fact | change | forget | meeting | again (a meeting that there was before) | rumour | chatter."""
+    """fact | change | forget | meeting | again (a repeated meeting) | rumour | chatter."""
     key: str = ""
-    """What it is about: "Velmor lives"."""
+    """The subject: "Velmor lives"."""
     value: str = ""
-    """What is said of that: "in Paris"."""
+    """The statement on the subject: "in Paris"."""
     before: str = ""
-    """What held until then, of a change: "Oslo"."""
+    """The old value, for a change: "Oslo"."""
 
     @property
     def clause(self) -> str:
-        """What it says in the words of an entry."""
+        """The statement in the words of an entry."""
         return f"{self.key} {self.value}" if self.key else self.text
 
     @property
     def is_meeting(self) -> bool:
-        """A memory may hold several of one key."""
+        """Whether it is a meeting; a memory may hold several meetings with one key."""
         return self.kind in ("meeting", "again")
 
     @property
     def facts(self) -> tuple[Fact, ...]:
-        """What it asks of a memory: nothing, or one thing."""
+        """The changes that it asks a memory to make: none or one."""
         match self.kind:
             case "fact":
                 return (Fact(op="insert", key=self.key, text=self.clause),)
@@ -125,20 +125,20 @@ class Sentence:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rates:
-    """How often what happens, of what can happen."""
+    """Probabilities of the events of a diary."""
 
     events: tuple[float, ...] = (0.12, 0.5, 0.38)
-    """A day has 0, 1 or 2 facts, changes and retractions ..."""
+    """Probabilities of 0, 1, 2, ... facts, changes and retractions on a day."""
     noise: tuple[float, ...] = (0.2, 0.5, 0.3)
-    """... and as many rumours and remarks; one at least where it has nothing else."""
+    """Probabilities of 0, 1, 2, ... rumours and chatter on a day; a day without events has at least one."""
     change: float = 0.28
     forget: float = 0.14
     rumour: float = 0.4
-    """The others are chatter."""
+    """Share of rumours in the noise; the rest is chatter."""
     meet: float = 0.3
-    """Of the events of a hard diary, meetings ..."""
+    """Share of meetings in the events of a hard diary ..."""
     again: float = 0.25
-    """... and of these the ones that there were before."""
+    """... and share of repeated meetings among them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -146,12 +146,12 @@ class Diary:
     days: tuple[tuple[Sentence, ...], ...]
     questions: tuple[Question, ...]
     names: tuple[str, ...]
-    """Of the days: "Monday"."""
+    """Names of the days, e.g. "Monday"."""
     source: str = "diary"
 
     @property
     def chunks(self) -> tuple[str, ...]:
-        # the name of the day has a space follow it, so that a name is the same tokens wherever it stands
+        # a space follows the name of the day, so that a person's name has the same tokens everywhere
         return tuple(
             " ".join((f"{name}.", *(f"{s.text}." for s in day)))
             for name, day in zip(self.names, self.days, strict=True)
@@ -169,7 +169,7 @@ class Diary:
 
 
 def draw_diary(pool: Pool, num_days: int, *key: object, rates: Rates | None = None, hard: bool = False) -> Diary:
-    """A function of its arguments alone, about people of `pool`."""
+    """Draw a diary about people of `pool`, as a pure function of the arguments."""
     source = "diary_hard" if hard else "diary"
     rng = generator(source, *key)
     return _Draw(pool, num_days, rng, rates or Rates(), hard_wording() if hard else plain_wording()).diary(source)
@@ -206,7 +206,7 @@ def _read() -> Any:
 
 @dataclass(frozen=True, slots=True)
 class _Topic:
-    """What a sentence can be about: one relation of one person."""
+    """A subject of sentences: one relation of one person."""
 
     person: str
     relation: DiaryRelation
@@ -220,11 +220,11 @@ class _Topic:
 
 
 class _Draw:
-    """A diary in the making: what holds at the end of each day, and what held before."""
+    """Draws a diary. It tracks the current and the previous value of each topic."""
 
     def __init__(self, pool: Pool, num_days: int, rng: Random, rates: Rates, wording: Wording) -> None:
         self.rng, self.rates, self.num_days, self.wording = rng, rates, num_days, wording
-        # about two facts for each person; one more, of whom nothing is ever said
+        # about two facts for each person, and one more person who is never mentioned
         count = min(max(3, round(0.7 * num_days)) + 1, most_people(pool))
         *self.people, self.stranger = people(pool, count, rng)
         self.fresh = [_Topic(person, relation) for person in self.people for relation in relations()]
@@ -234,7 +234,7 @@ class _Draw:
         self.forgotten: list[_Topic] = []
         self.rumoured: list[_Topic] = []
         self.met: dict[str, list[str]] = {}
-        """Who -> whom, each once."""
+        """Person -> people met, each once."""
 
     def diary(self, source: str) -> Diary:
         first = self.rng.randrange(7)
@@ -256,7 +256,7 @@ class _Draw:
         return tuple(day)
 
     def _event(self, said: set[object]) -> Sentence:
-        """`said`: what the day has spoken of; it does so once."""
+        """Draw an event. `said`: topics mentioned on this day; each comes once a day."""
         if self.wording.meetings and self.rng.random() < self.rates.meet:
             return self._meeting(said)
         chance, rates = self.rng.random(), self.rates
@@ -286,7 +286,7 @@ class _Draw:
         return Sentence(text=self._text(topic, self._told(topic).forget), kind="forget", key=topic.key)
 
     def _meeting(self, said: set[object]) -> Sentence:
-        """Of somebody who has met others already, as often as not: there is something to count."""
+        """Draw a meeting, often of a person who has met others already, so that there is something to count."""
         sociable = [who for who in self.met if who not in said]
         others = [who for who in self.people if who not in said]
         if not others:
@@ -325,7 +325,7 @@ class _Draw:
         return Sentence(text=text.format(*self.rng.sample(self.people, text.count("{}"))), kind="chatter")
 
     def _value(self, topic: _Topic) -> str:
-        """Another one than holds."""
+        """Draw a value other than the current one."""
         return self.rng.choice([v for v in topic.relation.values if v != self.holds.get(topic)])
 
     def _told(self, topic: _Topic) -> Phrasing:

@@ -1,4 +1,5 @@
-"""The task set over WordNet: which word means something, what kind of thing a word names, and two of these in a row."""
+"""The task set over WordNet. A question asks for the word with a meaning, for the kind of a word, or for two in a
+row."""
 
 from __future__ import annotations
 
@@ -33,7 +34,7 @@ class _Question(NamedTuple):
     kind: Kind
     noun: Noun
     above: str | None
-    """The kind of its kind, where the corpus says it."""
+    """The kind of its kind, if the corpus states it."""
 
     def task(self, task_id: str) -> Task:
         noun = self.noun
@@ -54,7 +55,8 @@ class _Question(NamedTuple):
 
 
 def _deal(nouns: Sequence[Noun], kinds: Sequence[Kind], kind_of: Mapping[str, str]) -> Iterator[_Question]:
-    """`kinds` in turn, each of the next noun that it can be asked of, until one has none. A noun comes once."""
+    """Yield questions of `kinds` in turn, each about the next suitable noun, until a kind has none. A noun comes
+    once."""
     asked_twice = deque(noun for noun in nouns if noun.kind in kind_of)
     others = deque(noun for noun in nouns if noun.kind not in kind_of)
     for kind in cycle(kinds):
@@ -66,13 +68,12 @@ def _deal(nouns: Sequence[Noun], kinds: Sequence[Kind], kind_of: Mapping[str, st
 
 
 class Glossary:
-    """Questions of the kinds `asked` about WordNet's nouns, dealt in turn. A noun belongs to one split, so nothing that
-    is asked in dev or test is ever asked in training; all splits are searched in the one corpus.
+    """Questions of the kinds `asked` about WordNet's nouns, dealt in turn. A noun belongs to one split, so that no
+    question of dev or test is asked in training; all splits search one corpus.
 
-    For each noun the corpus has a passage that says what it means, and another that says what kind of thing it is:
-    `above` and `both` take two searches, and the second cannot be written before the first is answered. Demonstrations
-    are of the kinds `shown`. `Task.metadata`: kind; supporting (passage ids, in order); ideal_calls. Raises DataError,
-    ConfigError."""
+    For each noun the corpus has one passage with its meaning and one with its kind. `above` and `both` take two
+    searches, and the second query depends on the first result. Demonstrations are of the kinds `shown`.
+    `Task.metadata`: kind; supporting (passage ids, in order); ideal_calls. Raises DataError, ConfigError."""
 
     language = Language(answer="Final Answer: ")
 
@@ -85,7 +86,7 @@ class Glossary:
         asked: Sequence[str] = KINDS,
         shown: Sequence[str] = KINDS,
     ) -> None:
-        """path: the folder of WordNet's database. nouns: at most so many, drawn by `world_seed`."""
+        """path: the folder of WordNet's database. nouns: maximum number of nouns, drawn by `world_seed`."""
         if nouns < 40:
             raise ConfigError(f"task.nouns={nouns}; at least 40 are needed")
         refuse_other_kinds(asked, KINDS, "task.asked")
@@ -117,7 +118,7 @@ class Glossary:
 
     @property
     def demonstration_fingerprint(self) -> str:
-        """Hash of everything that determines the demonstration worlds and what is done in them."""
+        """Hash of everything that determines the demonstration worlds and the demonstrations in them."""
         return hash_of(self.fingerprint, self._shown, Path(__file__).read_text("utf-8"))
 
     def split(self, name: str) -> Sequence[Task]:
@@ -133,7 +134,7 @@ class Glossary:
         return GlossaryOracle(drawn(self._questions, task))
 
     def demonstration_worlds(self, count: int, tasks_per_world: int) -> Iterator[_Shelf]:
-        """Of the training nouns, in the whole corpus. World i is the same whatever `count` is."""
+        """Yield worlds of training nouns, with the whole corpus. World i does not depend on `count`."""
         for index in range(count):
             nouns = generator("glossary demonstration", index).sample(self._nouns["train"], len(self._nouns["train"]))
             questions = islice(_deal(nouns, self._shown, self._kind_of), tasks_per_world)
@@ -158,8 +159,8 @@ class _Shelf:
 
 
 class GlossaryOracle:
-    """Searches for what the question says, then for the word that was found. It reads what it is shown, and says that
-    it does not know where the passage is not there."""
+    """Searches for the words of the question, then for the word that it found. It reads the results, and answers
+    "unknown" if the passage is not among them."""
 
     def __init__(self, question: _Question) -> None:
         self._question = question
@@ -186,7 +187,7 @@ def _read(row: str, observed: str) -> str | None:
 
 
 def _passages(nouns: Sequence[Noun]) -> tuple[Passage, ...]:
-    # Retrieval knows no word order: the title puts what X is before the things that are an X.
+    # Retrieval ignores word order: the title ranks the kind of X above the things whose kind is X.
     return tuple(
         passage
         for noun in nouns

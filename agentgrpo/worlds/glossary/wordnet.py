@@ -1,6 +1,6 @@
-"""WordNet's nouns as far as questions can be asked of them: a word, what it means, and what kind of thing it is.
+"""WordNet's nouns that suit questions: a word, its meaning and its kind.
 
-The file is `data.noun` as WordNet 3.0 writes it (wndb(5WN)): a synset a line, its words, its pointers, its gloss.
+The file is `data.noun` of WordNet 3.0 (wndb(5WN)): one synset a line, with its words, pointers and gloss.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _WORDS_OF_A_MEANING = range(4, 13)
 class Noun(NamedTuple):
     word: str
     meaning: str
-    """The gloss up to its first semicolon, without what stands in parentheses. No other noun has it."""
+    """The gloss up to its first semicolon, without text in parentheses. No other noun has the same."""
     kind: str
     """The first word of the synset above it."""
 
@@ -33,8 +33,8 @@ class _Synset(NamedTuple):
 
 
 def read_nouns(folder: Path) -> list[Noun]:
-    """In the order of the file. Left out: what has no single plain word, words and meanings that come twice, meanings
-    that say the word itself or the kind, and those that are very short or long. Raises DataError."""
+    """Read the nouns in the order of the file. It leaves out words that are not plain single words, repeated words and
+    meanings, meanings that contain the word or its kind, and very short or long meanings. Raises DataError."""
     file = folder / FILE
     try:
         lines = file.read_text("utf-8").splitlines()
@@ -59,7 +59,7 @@ def read_nouns(folder: Path) -> list[Noun]:
 
 
 def _synsets(lines: list[str], file: Path) -> Iterator[tuple[str, _Synset]]:
-    """By offset."""
+    """Yield (offset, synset)."""
     for number, line in enumerate(lines, 1):
         if line.startswith("  "):  # the licence
             continue
@@ -71,7 +71,7 @@ def _synsets(lines: list[str], file: Path) -> Iterator[tuple[str, _Synset]]:
             above = next((pointers[i + 1] for i, symbol in enumerate(pointers) if symbol == "@"), None)
             word = fields[4]
         except (IndexError, ValueError) as e:
-            raise DataError(f"{file}, line {number}: no synset as WordNet writes it; give its own data.noun") from e
+            raise DataError(f"{file}, line {number}: not a synset; give WordNet's own data.noun") from e
         if not bar:
             raise DataError(f"{file}, line {number}: no gloss; give WordNet's own data.noun")
         meaning = re.sub(r"\([^)]*\)", "", gloss.partition(";")[0])

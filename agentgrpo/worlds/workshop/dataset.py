@@ -1,4 +1,5 @@
-"""The embedded task set for tools: small questions whose answers are computed, looked up in files, or plain to see."""
+"""The embedded task set for tools: small questions whose answers are computed, looked up in files, or stated in the
+question."""
 
 from __future__ import annotations
 
@@ -25,7 +26,7 @@ LANGUAGE = Language(
     splits_digits=True,
     parts=(beginning(),),
 )
-"""ReAct with arguments as JSON: what is the same in every call is one token, what is chosen is another."""
+"""ReAct with JSON arguments. The fixed parts of a call are single tokens, separate from the chosen parts."""
 
 
 KINDS = ("left", "more", "stock", "convert", "boxes", "none", "price", "cost", "ship", "moved", "pair", "note")
@@ -33,14 +34,14 @@ KINDS = ("left", "more", "stock", "convert", "boxes", "none", "price", "cost", "
 
 class Workshop:
     """Problems of the kinds `asked` (kinds.json), dealt in turn, so that the first n tasks of a split are balanced.
-    Every problem has names, numbers and files of its own, drawn for each `world_seed`; the names of the splits are of
-    disjoint pools, so no thing of dev or test ever occurs in training.
+    Every problem has its own names, numbers and files, drawn for each `world_seed`. The splits draw names from disjoint
+    pools, so that no item of dev or test occurs in training.
 
     `Task.metadata`: kind; files {name: text} of the episode's workspace (tables, one row a line, and note.txt);
     milestones (texts that tool results must show on the way to the answer); ideal_calls {tool: number}.
 
     Demonstrations are of the kinds `shown`, drawn from the train pool, and do not depend on `world_seed`; a kind comes
-    as often as its `turns` say. `habits`: see demonstrator.WorkshopHabits. Raises ConfigError."""
+    `turns` times in each round. `habits`: see demonstrator.WorkshopHabits. Raises ConfigError."""
 
     language = LANGUAGE
 
@@ -78,7 +79,7 @@ class Workshop:
 
     @property
     def demonstration_fingerprint(self) -> str:
-        """Hash of everything that determines the demonstration worlds and what is done in them."""
+        """Hash of everything that determines the demonstration worlds and the demonstrations in them."""
         here = sorted(p for p in Path(__file__).parent.iterdir() if p.suffix in (".py", ".json"))
         shown = [kind.name for kind in self._shown]
         sources = [[p.name, p.read_text(encoding="utf-8")] for p in here]
@@ -88,7 +89,7 @@ class Workshop:
         return split_of(self._splits, name)
 
     def corpora(self) -> Mapping[str, Sequence[Passage]]:
-        """None: what is known is in the files."""
+        """Empty: the facts are in the files."""
         return {}
 
     def thesaurus(self) -> Mapping[str, Sequence[str]]:
@@ -98,7 +99,7 @@ class Workshop:
         return WorkshopOracle(drawn(self._problems, task))
 
     def demonstration_worlds(self, count: int, tasks_per_world: int) -> Iterator[Bench]:
-        """World i is the same whatever `count` is."""
+        """World i does not depend on `count`."""
         for index in range(count):
             yield Bench(index, tasks_per_world, self._shown, self.habits)
 

@@ -1,7 +1,7 @@
-"""Scripted workers for this world: the oracle, and the careless one that warm starts are made from.
+"""Scripted workers for this world: the oracle, and the careless one that demonstrates for warm starts.
 
-Both are scripts that yield a call and are given what it was answered with. They know what a problem asks for, not what
-its files say."""
+Both are scripts that yield calls and receive their results. They know the question of a problem, not the contents of
+its files."""
 
 from __future__ import annotations
 
@@ -26,30 +26,30 @@ class WorkshopHabits:
     """How wasteful and how careless demonstrations are: probabilities in [0, 1], and the most calls they make."""
 
     python: float = 0.6
-    """Compute in python what the calculator can."""
+    """Use python for a computation that the calculator can do."""
     python_needed: float = 0.8
-    """Compute in python what only python can."""
+    """Use python for a computation that only python can do."""
     malformed: float = 0.1
     """Spoil the arguments of a call: a quote or a brace is missing, or a key has another name."""
     unknown_tool: float = 0.1
     letters: float = 0.05
     """Give the calculator a name instead of numbers."""
     repeat: float = 0.3
-    """Compute once more what has been computed."""
+    """Repeat a finished computation."""
     half_done: float = 0.6
     """Leave out the last step of a computation that has one to leave out."""
     give_up: float = 0.6
-    """Answer with a number of the question after a call that failed."""
+    """Answer with a number from the question after a failed call."""
     give_up_key: float = 0.25
-    """The same after a look-up of an unknown key."""
+    """Like `give_up`, after a look-up of an unknown key."""
     plural: float = 0.6
     """Look a thing up under its plural, which no table has."""
     read: float = 0.3
     """Read the whole table instead of looking up."""
     needless: float = 0.55
-    """Call a tool where the question says it all."""
+    """Call a tool although the question states the answer."""
     wrong: float = 0.05
-    """Answer with a number of the question in spite of the result."""
+    """Answer with a number from the question in spite of the result."""
     max_calls: int = 6
 
     def __post_init__(self) -> None:
@@ -75,7 +75,7 @@ def failed(observed: str) -> bool:
 
 
 class WorkshopOracle:
-    """The fewest and cheapest calls: python only where the calculator cannot do it."""
+    """Makes the fewest and cheapest calls: python only if the calculator cannot do it."""
 
     def __init__(self, problem: Problem) -> None:
         self.problem = problem
@@ -100,8 +100,8 @@ class WorkshopOracle:
 
 
 class Careless:
-    """Computes the dear way, spoils calls, gives up, repeats itself and leaves work half done. Its choices are a
-    function of `key`: the same answers get the same turn."""
+    """Computes expensively, spoils calls, gives up, repeats itself and leaves work half done. Its choices are a
+    function of `key`: equal results get equal turns."""
 
     def __init__(self, problem: Problem, habits: WorkshopHabits, *, key: str) -> None:
         self.problem, self.habits, self.key = problem, habits, key
@@ -111,7 +111,7 @@ class Careless:
 
 
 class _Careless:
-    """One episode of it, from its first turn."""
+    """One episode of Careless, from its first turn."""
 
     def __init__(self, problem: Problem, habits: WorkshopHabits, rng: Random) -> None:
         self.problem, self.habits, self.rng = problem, habits, rng
@@ -125,7 +125,7 @@ class _Careless:
         return answer(value)
 
     def _work(self) -> Generator[ParsedTurn, str, str | None]:
-        """The answer; None where it has been given up."""
+        """The answer; None if the worker gave up."""
         kind = self.problem.kind
         if kind.note and not (yield from self._read_note()):
             return None
@@ -150,7 +150,7 @@ class _Careless:
         return False
 
     def _find(self, item: str) -> Generator[ParsedTurn, str, str | None]:
-        """What the table says of the item."""
+        """The item's value in the table; None if the worker gave up."""
         kind, table = self.problem.kind, self.problem.kind.table
         key = f"{item}s" if kind.name != "price" and self._does(self.habits.plural) else item
         reads = True
@@ -159,7 +159,7 @@ class _Careless:
                 observed = yield from self._call("read_file", path=f"{table}.txt")
                 if found := re.search(rf"^{item} (\d+)$", observed, re.MULTILINE):
                     return found[1]
-                reads = failed(observed)  # what was shown did not hold it, and will not the next time
+                reads = failed(observed)  # a table shown without the item will not have it next time
                 if reads and self._does(self.habits.give_up):
                     return None
                 continue
@@ -191,7 +191,7 @@ class _Careless:
         return None
 
     def _call(self, tool: str, **arguments: str) -> Generator[ParsedTurn, str, str]:
-        """The call as it was meant, or spoilt."""
+        """Make a call, as intended or spoilt."""
         habits, chance = self.habits, self.rng.random()
         turn = call(tool, **arguments)
         if chance < habits.malformed:
@@ -204,7 +204,7 @@ class _Careless:
         return (yield turn)
 
     def _spoil(self, tool: str, arguments: Mapping[str, str]) -> ParsedTurn:
-        """Without the last quote, without the last brace, or with the last key renamed."""
+        """Drop the last quote, drop the last brace, or rename the last key."""
         written = json.dumps(arguments)
         match self.rng.randrange(3):
             case 0:

@@ -1,4 +1,4 @@
-"""The workshop's problems: what is asked, the files that the answer is found in, and the calls that it takes."""
+"""The workshop's problems: the question, the files that hold the answer, and the calls that it takes."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from agentgrpo.core.types import Message, Task
 from agentgrpo.worlds.almanac import world as almanac
 from agentgrpo.worlds.almanac.world import Pool
 
-# --- Names of things that are made, sold and shipped ("velmor"), sorted into three pools; and of people, who are no
-# part of any answer and are the same everywhere.
+# --- Names of things that are made, sold and shipped ("velmor"), sorted into three pools; and names of people, who are
+# part of no answer and the same in every pool.
 
 
 @cache
 def items(pool: Pool) -> tuple[str, ...]:
-    """The almanac's names of the pool in small letters, but for those in -s: more of a thing are its name and an s."""
+    """The almanac's names of the pool in lower case, except names in -s, because a plural is the name and an s."""
     return tuple(name.lower() for name in almanac.names(pool) if not name.endswith("s"))
 
 
@@ -32,13 +32,13 @@ def people() -> tuple[str, ...]:
 
 
 def beginning() -> str:
-    """A regular expression of the first syllable of any name, with the space before it. Cut there, a name is two
-    tokens, each of which is as common in held-out names as in those of training."""
+    """A regular expression for the first syllable of any name, with the space before it. It cuts a name into two
+    tokens, each of which is as common in held-out names as in training names."""
     first, second = ("|".join(group) for group in almanac.syllables())
     return f" ?(?<![a-z])(?:{first})(?=(?:{second})(?![a-z]))".lower()
 
 
-# --- The value of an expression of whole numbers, as the workshop's answers and its stand-in for python need it.
+# --- Values of integer expressions, for the workshop's answers and its stand-in for python.
 
 _OPERATORS: Mapping[type[ast.operator], Callable[[int, int], int]] = {
     ast.Add: operator.add,
@@ -48,11 +48,11 @@ _OPERATORS: Mapping[type[ast.operator], Callable[[int, int], int]] = {
 
 
 def value_of(expression: str) -> int:
-    """Whole numbers, + - *, parentheses and sum(range(from, to)). Raises ValueError for anything else."""
+    """Evaluate whole numbers, + - *, parentheses and sum(range(from, to)). Raises ValueError for anything else."""
     try:
         tree = ast.parse(expression, mode="eval")
     except SyntaxError as e:
-        raise ValueError(f"'{expression}' is no expression") from e
+        raise ValueError(f"'{expression}' is not an expression") from e
     return _value(tree.body)
 
 
@@ -74,19 +74,19 @@ NOTE = "note.txt"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Kind:
-    """One of kinds.json. In its texts p and q are people, a, b and c numbers, x and y things; {0} and {1} stand for
-    what the tables say of x and y."""
+    """One kind of kinds.json. In its texts p and q are people, a, b and c numbers, x and y items; {0} and {1} stand for
+    the values of x and y in the tables."""
 
     name: str
     question: str
     expression: str
-    """Whose value is the answer."""
+    """Its value is the answer."""
     half_done: str = ""
-    """The same without its last step, as a careless worker computes it."""
+    """The expression without its last step, as a careless worker computes it."""
     table: str = ""
-    """Where what is needed of x (and y) should be found ..."""
+    """The table that should hold the value of x (and y) ..."""
     moved_to: str = ""
-    """... and where it is instead."""
+    """... and the table that holds it instead."""
     note: str = ""
     """The text of the file that must be read first."""
     rising: bool = False
@@ -96,7 +96,7 @@ class Kind:
 
     @property
     def num_items(self) -> int:
-        """Things whose values must be looked up."""
+        """Number of items whose values must be looked up."""
         return ("{0}" in self.expression) + ("{1}" in self.expression)
 
     @property
@@ -105,13 +105,13 @@ class Kind:
 
     @property
     def is_computed(self) -> bool:
-        """Whether the answer is more than something shown."""
+        """Whether the answer must be computed."""
         return any(operator in self.expression for operator in "+-*")
 
 
 @cache
 def kinds() -> Mapping[str, Kind]:
-    """By name, in a fixed order."""
+    """Kinds by name, in a fixed order."""
     rows = json.loads((Path(__file__).parent / "kinds.json").read_text(encoding="utf-8"))
     return {name: Kind(name=name, **row) for name, row in rows.items()}
 
@@ -125,9 +125,9 @@ class Problem:
     expression: str
     half_done: str
     items: tuple[str, ...]
-    """Whose values must be looked up, in order."""
+    """Items whose values must be looked up, in order."""
     values: tuple[str, ...]
-    """Those values."""
+    """The values of `items`."""
     files: Mapping[str, str]
 
     @property
@@ -136,7 +136,7 @@ class Problem:
 
     @property
     def ideal_calls(self) -> dict[str, int]:
-        """Calls by tool of a policy that wastes none; what has moved takes a call that fails."""
+        """Tool -> number of calls of an ideal policy; a moved value costs one failed call."""
         calls = {
             "read_file": int(bool(self.kind.note)),
             "lookup": len(self.items) + bool(self.kind.moved_to),
@@ -161,7 +161,7 @@ class Problem:
 
 
 def draw_problem(kind: Kind, pool: Pool, *key: object) -> Problem:
-    """A function of its arguments alone, with names of `pool`."""
+    """Draw a problem with names of `pool`, as a pure function of the arguments."""
     rng = generator("workshop", *key)
     names = rng.sample(items(pool), ITEMS_PER_TABLE)
     p, q = rng.sample(people(), 2)
@@ -186,8 +186,8 @@ def draw_problem(kind: Kind, pool: Pool, *key: object) -> Problem:
 
 
 def _tables(kind: Kind, names: Sequence[str], rng: Random) -> dict[str, dict[str, str]]:
-    """Every table has all the names, in an order of its own; but the first is missing in imports, or, where it has
-    moved there, prices says so."""
+    """Every table has all the names, each in its own order. The first name is missing in imports; if its value was
+    moved there, `kind.table` says so instead."""
     tables = {}
     for table in TABLES:
         held = [name for name in names if table != "imports" or kind.moved_to or name != names[0]]

@@ -193,7 +193,7 @@ async def test_a_context_without_room_is_refused_before_anybody_is_asked() -> No
         with pytest.raises(EngineError, match="max_context is 3") as caught:
             await found.generate([1, 2, 3], SAMPLING, KEY)
         assert (caught.value.kind, server.requests) == ("context_overflow", [])
-        with pytest.raises(EngineError, match="scores nothing"):
+        with pytest.raises(EngineError, match="cannot score"):
             await found.score([1, 2])
         await found.close()
 

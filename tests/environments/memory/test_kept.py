@@ -82,7 +82,7 @@ def test_a_save_that_fails_leaves_the_old_file(tmp_path: Path) -> None:
 def test_files_that_are_no_json(tmp_path: Path, data: bytes) -> None:
     path = tmp_path / "memory.json"
     path.write_bytes(data)
-    with pytest.raises(DataError, match=r"memory '.*memory.json' is no JSON: .*; give the path of a file that Memory"):
+    with pytest.raises(DataError, match=r"memory '.*memory.json' is not JSON: .*; give the path of a file that Memory"):
         Memory.load(path, words)
 
 
@@ -99,9 +99,9 @@ ABSENT = object()
 @pytest.mark.parametrize(
     "path, value, says",
     [
-        ((), [], "it is no memory; a JSON object with core, entries, history, schema, version is needed"),
-        (("history",), ABSENT, "it is no memory; a JSON object with"),
-        (("more",), 1, "it is no memory; a JSON object with"),
+        ((), [], "it is not a memory; a JSON object with core, entries, history, schema, version is needed"),
+        (("history",), ABSENT, "it is not a memory; a JSON object with"),
+        (("more",), 1, "it is not a memory; a JSON object with"),
         (("version",), 2, "its version is not 1, which is what this program reads and writes"),
         (("version",), True, "its version is not 1"),
         (
@@ -113,7 +113,7 @@ ABSENT = object()
         (("schema",), "keyed", "core of kind 'core': schema keyed has none"),
         (("schema",), "nine_part", "insert of kind 'semantic': schema nine_part has none"),
         (("history",), {}, "its history is not a list"),
-        (("history", 1), None, "change 2 is no object with op, chunk, before, after"),
+        (("history", 1), None, "change 2 is not an object with op, chunk, before, after"),
         (("history", 1, "op"), "skip", "change 2: op 'skip'; allowed are insert, update, delete, core"),
         (("history", 1, "op"), ["insert"], "change 2: op a list; allowed"),
         (("history", 1, "op"), "update", "change 2: update needs before"),
@@ -124,27 +124,27 @@ ABSENT = object()
         (("history", 6, "op"), "core", "core of kind 'episodic': schema three_part has none"),
         (("history", 3, "op"), "insert", "change 4: insert has no before"),
         (("history", 3, "op"), "delete", "change 4: delete has no after"),
-        (("history", 1, "chunk"), -1, "change 2: its chunk is no whole number from 0"),
-        (("history", 1, "chunk"), "0", "change 2: its chunk is no whole number from 0"),
-        (("history", 1, "chunk"), True, "change 2: its chunk is no whole number from 0"),
+        (("history", 1, "chunk"), -1, "change 2: its chunk is not a whole number from 0"),
+        (("history", 1, "chunk"), "0", "change 2: its chunk is not a whole number from 0"),
+        (("history", 1, "chunk"), True, "change 2: its chunk is not a whole number from 0"),
         (("history", 1, "chunk"), 3, "change 2 does not follow from those before it"),
-        (("history", 1, "after", "chunk"), 1.0, "change 2, after: its chunk is no whole number from 0"),
+        (("history", 1, "after", "chunk"), 1.0, "change 2, after: its chunk is not a whole number from 0"),
         (("history", 1, "after", "id"), "s7", "change 2 does not follow from those before it"),
-        (("history", 1, "after", "id"), 1, "change 2, after: its id is no text of one line"),
-        (("history", 1, "after", "text"), "a\nb", "change 2, after: its text is no text of one line"),
-        (("history", 1, "after", "text"), "", "change 2, after: its text is no text of one line"),
-        (("history", 1, "after", "text"), "\ud800", "change 2, after: its text is no text of one line"),
+        (("history", 1, "after", "id"), 1, "change 2, after: its id is not one line of text"),
+        (("history", 1, "after", "text"), "a\nb", "change 2, after: its text is not one line of text"),
+        (("history", 1, "after", "text"), "", "change 2, after: its text is not one line of text"),
+        (("history", 1, "after", "text"), "\ud800", "change 2, after: its text is not one line of text"),
         (("history", 1, "after", "kind"), "social", "insert of kind 'social': schema three_part has none"),
-        (("history", 1, "after", "more"), "x", "change 2, after is no object with id, kind, text, chunk"),
+        (("history", 1, "after", "more"), "x", "change 2, after is not an object with id, kind, text, chunk"),
         (("history", 3, "before", "text"), "Ada bakes pies", "change 4 does not follow from those before it"),
         (("history", 3, "before", "id"), "s9", "change 4 cannot have happened: semantic has no entry 's9'"),
         (("history", 3, "after", "text"), "Ada bakes bread", "change 4 cannot have happened: the entry 's1' has"),
         (("history", 4, "before"), None, "change 5 does not follow from those before it"),
         (("history", 4, "after", "text"), "Ada, a baker", "change 5 cannot have happened: the core paragraph has"),
-        (("history", 5), ABSENT, "its entries, by its history, should be otherwise: the file was changed by hand"),
-        (("entries", 0, "text"), "Ada bakes pies", "its entries, by its history, should be otherwise"),
-        (("entries",), None, "its entries, by its history, should be otherwise"),
-        (("core",), None, "its core, by its history, should be otherwise: the file was changed by hand"),
+        (("history", 5), ABSENT, "its entries and its history disagree: the file was changed by hand"),
+        (("entries", 0, "text"), "Ada bakes pies", "its entries and its history disagree"),
+        (("entries",), None, "its entries and its history disagree"),
+        (("core",), None, "its core and its history disagree: the file was changed by hand"),
     ],
 )
 def test_a_file_that_no_calls_can_have_led_to(tmp_path: Path, path: tuple[Any, ...], value: Any, says: str) -> None:

@@ -131,7 +131,7 @@ def test_attempts_at_a_task_have_its_seed() -> None:
         ({"url": "http://a", "command": "python a {port}"}, "both are given"),
         ({"url": "http://a", "max_turns": 0}, "environment.max_turns 0: 1 or more is allowed"),
         ({"url": "http://a", "timeout_s": 0}, "environment.timeout_s 0: more than 0 is allowed"),
-        ({"command": "python my_server.py"}, "it says no port; write {port} where"),
+        ({"command": "python my_server.py"}, "it names no port; write {port} in place"),
         ({"command": "no-such-program --port {port}"}, "there is no program 'no-such-program'"),
     ],
 )

@@ -205,7 +205,7 @@ async def test_functions_are_called_by_the_names_of_their_parameters_or_with_one
 
     async def odd(task: Any, server: str) -> None: ...
 
-    with pytest.raises(ConfigError, match=r"asks for server; it is given task, base_url"):
+    with pytest.raises(ConfigError, match=r"asks for server; allowed are task, base_url"):
         environments(odd)
 
 
@@ -215,7 +215,7 @@ async def test_functions_are_called_by_the_names_of_their_parameters_or_with_one
         ("ask('a'); import time; time.sleep(60)", {"timeout_s": 0.4}, r"not done after 0.4 s"),
         ("ask('a'); os.kill(os.getpid(), 9)", {}, r"exit code 137"),
         ("ask('a'); sys.exit('no luck')", {}, r"exit code 1: no luck"),
-        ("pass", {}, r"asked the policy nothing"),
+        ("pass", {}, r"ended without a request to the policy"),
         ("ask('a'); print(json.dumps({'reward': 'high'}))", {}, r"reward is 'high'; a number is allowed"),
         (
             "ask('a'); base = os.environ['OPENAI_BASE_URL'].split('/'); base[4] = 'x' * 32; ask('a', '/'.join(base))",

@@ -113,8 +113,8 @@ async def test_records_and_samples_keep_the_choice(tmp_path: Path) -> None:
     ("options", "message"),
     [
         ({"train": "some"}, r"environment.train=some: all, last or matching is allowed"),
-        ({"train": "matching"}, r"environment.train_system='a regular expression'"),
-        ({"train_model": "x"}, r"goes with environment.train=matching"),
+        ({"train": "matching"}, r"environment.train_system and train_model"),
+        ({"train_model": "x"}, r"with environment.train=matching only"),
         ({"train": "matching", "train_system": "("}, r"environment.train_system=\(: .* a regular expression is needed"),
     ],
 )

@@ -118,7 +118,7 @@ def test_settings_that_there_are_not() -> None:
         (
             "chain_summ",
             {},
-            r"environment\.dataset=chain_summ: there is no such data set; .* names all. Did you mean 'chain_sum'",
+            r"environment\.dataset=chain_summ: unknown data set; .* lists all. Did you mean 'chain_sum'",
         ),
         ("chain_sum", {"min_term": 2}, r"settings\.min_term; chain_sum takes min_terms, .* Did you mean 'min_terms'"),
         ("chain_sum", {"seed": 2}, r"environment\.settings\.seed: choose task\.seed"),

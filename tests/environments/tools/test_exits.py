@@ -235,7 +235,7 @@ def test_an_episode_that_could_not_begin_is_refused_before_any(tmp_path: Path) -
     agent(ScriptedEngine([]), tmp_path, min_context_left=30, max_context=opening + 30).rehearse(TASK)
     for limits in ({"min_context_left": 31}, {"min_context_left": 30, "max_context": opening + 29}):
         with pytest.raises(
-            ConfigError, match=rf"^task t7 opens with {opening} tokens, tools included: of environment\.max_"
+            ConfigError, match=rf"^task t7 opens with {opening} tokens, tools included: environment\.max_"
         ):
             agent(engine, tmp_path, **limits).rehearse(TASK)
     assert engine.keys == []

@@ -203,7 +203,7 @@ async def test_what_is_no_verdict_is_asked_again_with_another_nonce_and_then_an_
     log: Log = []
     async with endpoint(served(spoken("Score: 1"), log)) as server:
         of = judge(server, strict=True)
-        with pytest.raises(JudgeError, match="gave no verdict: it is not one JSON object") as raised:
+        with pytest.raises(JudgeError, match="gave no verdict: the reply is not one JSON object") as raised:
             await scores(of, "Castin")
         assert raised.value.kind == "bad_verdict"
         assert (of.counts()["bad_verdicts"], of.counts()["calls"], of.counts()["fallbacks"]) == (2.0, 2.0, 0.0)

@@ -88,9 +88,9 @@ async def test_a_task_may_bring_its_own(rubric: object, names: list[str]) -> Non
     ("rubric", "told"),
     [
         (7, "a int; criteria are"),
-        (["fine", ""], r"metadata.rubric.c2: its criterion is no text"),
-        ({"Reason": "x"}, "'Reason' names no criterion"),
-        ({"reason": "x"}, "'reason' names no criterion"),
+        (["fine", ""], r"metadata.rubric.c2: its criterion is not a text"),
+        ({"Reason": "x"}, "'Reason' is not a valid name"),
+        ({"reason": "x"}, "'reason' is not a valid name"),
         ([{"criterion": "x", "points": 1}], r"a text is needed, or \{criterion: text, weight: number\}"),
         ([{"criterion": "x", "weight": -1}], "a number of 0 or more is allowed"),
         ([{"criterion": "x", "weight": 0}], "all weights are 0"),

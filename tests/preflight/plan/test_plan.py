@@ -259,7 +259,7 @@ def test_processes_are_those_that_are_said(capsys: pytest.CaptureFixture[str]) -
     found = figures(capsys, *BIG, "hardware=fsdp", "--processes", "16")["memory"]
     assert (found["processes"], found["need_bytes"]) == (16, found["by_processes"]["16"])
     assert main(["plan", "--processes", "0"]) == 2
-    assert "--processes 0; a number of 1 or more" in capsys.readouterr().err
+    assert "--processes 0; allowed is the number of training devices, 1 or more" in capsys.readouterr().err
 
 
 @pytest.mark.slow

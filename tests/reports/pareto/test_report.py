@@ -417,7 +417,7 @@ def test_a_run_that_was_stopped_is_left_out_with_the_reason(tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize(
-    ("where", "message"), [("empty", "holds no run with an evaluation"), ("no", "is no directory")]
+    ("where", "message"), [("empty", "holds no run with an evaluation"), ("no", "is not a directory")]
 )
 def test_nothing_to_report(tmp_path: Path, capsys: pytest.CaptureFixture[str], where: str, message: str) -> None:
     (tmp_path / "empty").mkdir()

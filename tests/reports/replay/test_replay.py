@@ -286,8 +286,8 @@ def test_weights_that_are_gone_are_named_with_what_can_be_replayed(
     shutil.rmtree(run_dir / "checkpoints" / "step-000001")
     assert main(["replay", str(run_dir), "--all", "--step", "1", TOOL]) == 2
     assert capsys.readouterr().err == (
-        "agentgrpo: train-000001 was sampled from the weights after 1 steps, which the run has not kept; kept are "
-        "those after 0, 2, from which can be replayed: train-000000, eval-end-greedy, eval-end-sampled, "
+        "agentgrpo: train-000001 was sampled from the weights after 1 steps, which the run has not kept. It kept "
+        "those after 0, 2, which can replay: train-000000, eval-end-greedy, eval-end-sampled, "
         "eval-start-greedy, eval-start-sampled. Give weights with --ckpt; run.keep_last=N and run.checkpoint_every=N "
         "keep more\n"
     )

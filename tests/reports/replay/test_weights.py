@@ -96,7 +96,7 @@ def test_an_evaluation_of_its_own_needs_to_be_told(tmp_path: Path) -> None:
     run = kept_run(tmp_path)
     assert weights_of(run, 0) == RecordedWeights(version=0, name="what the configuration starts from")
     (tmp_path / "metrics.jsonl").unlink()
-    with pytest.raises(ConfigError, match="does not say which weights it evaluated; give them: --ckpt PATH"):
+    with pytest.raises(ConfigError, match="does not say which weights it evaluated; give the weights with --ckpt PATH"):
         weights_of(RunDir(tmp_path), 0)
 
 
@@ -113,5 +113,5 @@ def test_an_evaluation_says_which_weights_it_is_of(tmp_path: Path) -> None:
     kept = Kept(RunDir(own), None)
     found = kept.weights(kept.file(name="eval-end-greedy", step=None), [])
     assert found == RecordedWeights(version=0, name=str(ckpt), folder=ckpt)
-    with pytest.raises(ConfigError, match=r"its weights are no longer in .*gone; give them: --ckpt PATH"):
+    with pytest.raises(ConfigError, match=r"its weights are no longer in .*gone; give the weights with --ckpt PATH"):
         kept.weights(kept.file(name="eval-start-greedy", step=None), [])

@@ -82,7 +82,9 @@ def test_a_ratio_beyond_all_numbers_is_null(weights: Path, tmp_path: Path) -> No
 
 def test_weights_that_cannot_score_the_run(weights: Path, tmp_path: Path) -> None:
     run = made.make_run(tmp_path / "x")
-    with pytest.raises(ConfigError, match=r"--ratio .*/none holds no model; give a checkpoint, as RUN/checkpoints/"):
+    with pytest.raises(
+        ConfigError, match=r"--ratio .*/none holds no model; give a checkpoint, such as RUN/checkpoints/"
+    ):
         Ratios(tmp_path / "none", made.opened(run))
     source = RunSource(RunDir(run), "x")
     made.record(run, replace(made.ANSWERED, branches=(Branch(segments=(builders.given(1), builders.sampled(400))),)))

@@ -204,7 +204,7 @@ def test_a_port_that_is_taken(run: Path, tmp_path: Path) -> None:
         other.bind(("127.0.0.1", 0))
         other.listen()
         port = other.getsockname()[1]
-        with pytest.raises(ConfigError, match=f"--port {port} is in use; give another one, or leave it out"):
+        with pytest.raises(ConfigError, match=f"--port {port} is in use; give another port, or omit --port"):
             PageServer(Snapshot(made.opened(run)), page, port=port)
 
 

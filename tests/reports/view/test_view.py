@@ -91,7 +91,7 @@ def test_a_tokenizer_that_cannot_be_read_is_said(run: Path, capsys: pytest.Captu
             ["{run}", "--out", "{tmp}/no/x.html"],
             "--out {tmp}/no/x.html: there is no folder {tmp}/no; make it, or give a place in one that exists",
         ),
-        (["{run}", "--out", "{tmp}"], "--out {tmp} is a folder; give a file in it, such as {tmp}/view.html"),
+        (["{run}", "--out", "{tmp}"], "--out {tmp} is a folder; give a file, such as {tmp}/view.html"),
         (
             ["{run}", "--out", "{run}/metrics.jsonl"],
             "{run}/metrics.jsonl exists and is no page of agentgrpo view; remove it, or give another file with --out",
@@ -100,15 +100,15 @@ def test_a_tokenizer_that_cannot_be_read_is_said(run: Path, capsys: pytest.Captu
         (["{run}", "--port", "1"], "--port 1 is for --serve; add --serve, or leave it out"),
         (
             ["{run}", "--serve", "--port", "x"],
-            "--port x; a number from 0 (one that is free) to 65535 is allowed",
+            "--port x; allowed are 0 (any free port) to 65535",
         ),
         (
             ["{run}", "--serve", "--port", "65536"],
-            "--port 65536; a number from 0 (one that is free) to 65535 is allowed",
+            "--port 65536; allowed are 0 (any free port) to 65535",
         ),
         (
             ["{run}", "--ratio", "{tmp}"],
-            "--ratio {tmp} holds no model; give a checkpoint, as RUN/checkpoints/step-000150",
+            "--ratio {tmp} holds no model; give a checkpoint, such as RUN/checkpoints/step-000150",
         ),
     ],
 )
@@ -127,7 +127,7 @@ def test_a_port_in_use_is_one_line(run: Path, capsys: pytest.CaptureFixture[str]
         other.listen()
         port = other.getsockname()[1]
         assert main(["view", str(run), "--serve", "--port", str(port)]) == 2
-    error = f"agentgrpo: --port {port} is in use; give another one, or leave it out for one that is free\n"
+    error = f"agentgrpo: --port {port} is in use; give another port, or omit --port for a free one\n"
     assert capsys.readouterr() == ("", error)
 
 

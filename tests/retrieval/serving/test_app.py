@@ -268,7 +268,7 @@ async def test_who_comes_while_too_many_wait_is_told_to_come_again() -> None:
         first = asyncio.create_task(ask(f"{url}/retrieve", {"queries": ["a", "b"]}))
         await _until(lambda: app.traffic.waiting == 2)
         status, reply, headers = await ask(f"{url}/retrieve", {"query": "c"})
-        assert (status, reply) == (503, {"error": "2 queries are waiting already; come again in a second"})
+        assert (status, reply) == (503, {"error": "2 queries are waiting already; retry in a second"})
         assert headers["retry-after"] == "1"
         there = client(f"{url}/retrieve", backoff_s=0.01)
         patient = asyncio.create_task(there.search("c", top_k=1))

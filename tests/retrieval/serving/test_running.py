@@ -27,7 +27,7 @@ def test_a_port_that_is_taken() -> None:
 
 
 def test_addresses_that_are_none() -> None:
-    assert refusal("127.0.0.1", 70000) == "--port 70000; allowed are 1 to 65535, and 0 for one that is free"
+    assert refusal("127.0.0.1", 70000) == "--port 70000; allowed are 0 (any free port) to 65535"
     assert refusal("192.0.2.1", 0).startswith("--host 192.0.2.1 --port 0: that is no address of this machine; 0.0.0.0")
     assert refusal("no such host", 0).startswith("--host no such host: ")
     assert refusal("a" * 64 + ".b", 0).startswith("--host aaaa")

@@ -63,7 +63,7 @@ def test_the_formats(tmp_path: Path) -> None:
         ({"messages": "hello"}, "must begin and end with an assistant message"),
         ({"messages": [USER]}, "must begin and end with an assistant message"),
         ({"messages": [USER, FOUR, USER]}, "must begin and end with an assistant message"),
-        ({"messages": [FOUR]}, "nothing is said before the assistant's first turn"),
+        ({"messages": [FOUR]}, "there is no message before the assistant's first turn"),
         ({"messages": ["hello"]}, "'messages' must be a list of messages"),
         ({"messages": [{"role": "human", "content": "x"}, FOUR]}, 'role "human"; system, user, assistant, tool are'),
         ({"messages": [USER, FOUR, FOUR]}, "two assistant messages follow each other"),

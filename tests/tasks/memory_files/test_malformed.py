@@ -72,7 +72,7 @@ def test_a_chat_that_is_too_long_says_what_it_takes(tmp_path: Path) -> None:
     with pytest.raises(DataError, match=message):
         MemoryFiles(path=path, max_chunks=2)
     assert sum(len(MemoryFiles(path=path, max_chunks=3).split(name)) for name in ("train", "dev", "test")) == 1
-    with pytest.raises(DataError, match=r"makes no task \(1 left out: too long\); is it a file of jsonl\?"):
+    with pytest.raises(DataError, match=r"makes no task \(1 left out: too long\); is it a jsonl file\?"):
         MemoryFiles(path=path, max_chunks=2, too_long="leave_out")
 
 
@@ -102,7 +102,7 @@ def test_ids_are_unique(tmp_path: Path) -> None:
             {"data": [{"title": "t", "paragraphs": [{"context": "c", "qas": [{"question": "q", "answers": []}]}]}]},
             r"qas\[0\]: 'answers' is empty, and 'is_impossible' is not true",
         ),
-        ("x.json", "squad", {"data": []}, r"makes no task \(it is empty\); is it a file of squad\?"),
+        ("x.json", "squad", {"data": []}, r"makes no task \(it is empty\); is it a squad file\?"),
         ("x.json", "hotpotqa", [{"question": "q", "_id": "a"}], r"\[0\]: 'answer' is missing"),
         (
             "x.json",

@@ -192,7 +192,7 @@ def test_the_command_with_columns_of_other_names_and_a_corpus(
     assert main(["data", "check", path, *words, "--corpus-keys", "id"]) == 2
     assert capsys.readouterr().err.startswith("agentgrpo: --corpus-keys id; NAME=KEY is needed")
     assert main(["data", "check", path]) == 2
-    assert "say which of them is the question: task.question_key=KEY (data check: --" in capsys.readouterr().err
+    assert "name the key of the question: task.question_key=KEY (data check: --" in capsys.readouterr().err
 
 
 def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

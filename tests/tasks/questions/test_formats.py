@@ -264,8 +264,8 @@ def test_a_malformed_row_is_named(tmp_path: Path, format: str, file: str, conten
 def test_what_is_of_no_format(tmp_path: Path) -> None:
     path = write(tmp_path, "x.jsonl", lines({"Qestion": "q", "y": 1}))
     message = (
-        rf"{re.escape(str(path))}, line 1: keys Qestion, y are of no known format \(search_r1, .*, openrlhf\); say "
-        r"which of them is the question: task\.question_key=KEY .*\. Did you mean 'Qestion'\?"
+        rf"{re.escape(str(path))}, line 1: keys Qestion, y are of no known format \(search_r1, .*, openrlhf\); name "
+        r"the key of the question: task\.question_key=KEY .*\. Did you mean 'Qestion'\?"
     )
     with pytest.raises(DataError, match=message):
         open_one(path)

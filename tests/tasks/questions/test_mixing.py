@@ -186,7 +186,7 @@ def test_filters(tmp_path: Path, filter: Filter, kept: list[str], said: list[str
 
 def test_a_filter_that_leaves_nothing(tmp_path: Path) -> None:
     source = QuestionSource(path=write(tmp_path / "x.jsonl", *rows(3)), filter=Filter(max_question_chars=1))
-    message = r"task\.sources\.s\.path: of '.*x\.jsonl' nothing is used \(3 question too long\); change its filter"
+    message = r"task\.sources\.s\.path: no question of '.*x\.jsonl' is used \(3 question too long\); change its filter"
     with pytest.raises(DataError, match=message):
         questions(sources={"s": source})
 
@@ -289,7 +289,7 @@ def q(text: str) -> dict[str, Any]:
 
 def test_bad_sets(tmp_path: Path) -> None:
     with pytest.raises(
-        ConfigError, match=r"task\.sources: 'a:b'; a name without ':' is allowed, for that ends it in a"
+        ConfigError, match=r"task\.sources: 'a:b'; names must not contain ':', which ends the name in a"
     ):
         questions(sources={"a:b": QuestionSource(path="x")})
     with pytest.raises(ConfigError, match=r"task\.sources is empty; name what to read: task\.sources\.NAME\.path=FILE"):

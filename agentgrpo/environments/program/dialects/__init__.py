@@ -1,4 +1,4 @@
-"""The ways in which programs ask: how each spells requests, answers, streams and errors.
+"""The HTTP dialects of programs: how each reads requests and writes answers, streams and errors.
 
 chat.py        OpenAI's chat completions
 responses.py   OpenAI's Responses

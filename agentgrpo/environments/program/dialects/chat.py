@@ -97,7 +97,7 @@ def _forced(choice: Any) -> bool | str:
     if choice != "required" and not isinstance(function, dict):
         raise ChatRefused(
             f'tool_choice={json.dumps(choice)[:80]}: allowed are "auto", "none", "required" and '
-            '{"type": "function", "function": {"name": NAME}}, or have it overlooked: environment.ignore=[tool_choice]',
+            '{"type": "function", "function": {"name": NAME}}, or have it ignored: environment.ignore=[tool_choice]',
             param="tool_choice",
             code="unsupported_value",
         )
@@ -151,7 +151,7 @@ def _document_of(answer: ChatAnswer, asked: ChatRequest, created: int) -> dict[s
 
 
 def _events_of(answer: ChatAnswer, asked: ChatRequest, created: int) -> Iterator[str]:
-    """The role, the content, each call, the end."""
+    """Yield the role, the content, each call and the end."""
     head = _head(answer, asked, "chat.completion.chunk", created)
     head |= {"usage": None} if asked.include_usage else {}
     whole = _delta(answer)
@@ -202,7 +202,7 @@ def _event(value: Mapping[str, Any]) -> str:
 
 
 def error_of(refused: ChatRefused) -> Mapping[str, Any]:
-    """OpenAI's."""
+    """Return the body of OpenAI's error."""
     kind = "invalid_request_error" if refused.status < 500 else "server_error"
     return {"error": {"message": str(refused), "type": kind, "param": refused.param, "code": refused.code}}
 

@@ -67,7 +67,7 @@ def _choice(given: Any) -> Mapping[str, Any]:
     if not known or (given["type"] == "tool") != isinstance(given.get("name"), str):
         raise ChatRefused(
             f'tool_choice={json.dumps(given)[:80]}: allowed are {{"type": "auto"}}, none, any and '
-            '{"type": "tool", "name": NAME}, or have it overlooked: environment.ignore=[tool_choice]',
+            '{"type": "tool", "name": NAME}, or have it ignored: environment.ignore=[tool_choice]',
             param="tool_choice",
             code="unsupported_value",
         )
@@ -142,7 +142,7 @@ def _document(answer: ChatAnswer, asked: ChatRequest, **changing: Any) -> dict[s
 
 
 def _content(answer: ChatAnswer) -> list[dict[str, Any]]:
-    """What was thought, what was said, and each call."""
+    """Return the blocks of an answer: reasoning, text and each call."""
     blocks: list[dict[str, Any]] = []
     if answer.turn.reasoning:
         blocks.append({"type": "thinking", "thinking": answer.turn.reasoning, "signature": ""})
@@ -167,7 +167,7 @@ def _usage(answer: ChatAnswer) -> dict[str, int]:
 
 
 def _events_of(answer: ChatAnswer, asked: ChatRequest, created: int) -> Iterator[str]:
-    """The beginning, each block, the end."""
+    """Yield the beginning, each block and the end."""
     begun: dict[str, Any] = {"content": [], "stop_reason": None, "stop_sequence": None, "usage": _usage(answer)}
     yield _event("message_start", message=_document(answer, asked, **begun))
     for index, block in enumerate(_content(answer)):
@@ -180,7 +180,7 @@ def _events_of(answer: ChatAnswer, asked: ChatRequest, created: int) -> Iterator
 
 
 def _in_pieces(block: Mapping[str, Any]) -> tuple[Mapping[str, Any], Mapping[str, Any]]:
-    """A block without what it holds, and that."""
+    """Return the block without its content, and a delta with the content."""
     if block["type"] == "tool_use":
         return {**block, "input": {}}, {"type": "input_json_delta", "partial_json": json.dumps(block["input"])}
     key = block["type"]

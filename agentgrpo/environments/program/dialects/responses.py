@@ -1,4 +1,4 @@
-"""OpenAI's Responses. Nothing is stored: a request brings its whole input along."""
+"""OpenAI's Responses. A request may refer by id to answers and items of the same episode."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ _EMPTY: Mapping[str, Mapping[str, Any]] = {
     "message": {"status": "in_progress", "content": []},
     "function_call": {"status": "in_progress", "arguments": ""},
 }
-"""Type of an item -> the fields that differ while the item is in progress."""
+"""Item type -> the fields that differ while the item is in progress."""
 
 
 def _request_of(body: bytes, sampling: SamplingParams, ignored: Collection[str], stored: Stored) -> ChatRequest:
@@ -84,13 +84,13 @@ def _request_of(body: bytes, sampling: SamplingParams, ignored: Collection[str],
 
 
 def _forced(choice: Any) -> bool | str:
-    """See form_of."""
+    """Return the forced call as form_of takes it."""
     if choice in (None, "auto", "none", "required"):
         return choice == "required"
     if not isinstance(choice, dict) or choice.get("type") != "function":
         raise ChatRefused(
             f'tool_choice={json.dumps(choice)[:80]}: allowed are "auto", "none", "required" and '
-            '{"type": "function", "name": NAME}, or have it overlooked: environment.ignore=[tool_choice]',
+            '{"type": "function", "name": NAME}, or have it ignored: environment.ignore=[tool_choice]',
             param="tool_choice",
             code="unsupported_value",
         )
@@ -104,7 +104,7 @@ def _function(given: Any, where: str) -> Mapping[str, Any]:
 
 
 def _items(given: Any, previous: object, stored: Stored) -> tuple[Mapping[str, Any], ...]:
-    """What a request says, with what it refers to in the place of its references."""
+    """Return the items of a request, with the referenced items in place of references."""
     if not given:
         raise ChatRefused("input must be a text, or a list with at least one item", param="input")
     said = [{"role": "user", "content": given}] if isinstance(given, str) else items(given, "input")
@@ -119,7 +119,7 @@ def _stored(named: object, where: str, stored: Stored) -> Sequence[Mapping[str, 
     found = stored.get(named) if isinstance(named, str) else None
     if found is None:
         raise ChatRefused(
-            f"{where}: no answer of this episode has the id {json.dumps(named)[:80]}; send what was said itself",
+            f"{where}: no answer of this episode has the id {json.dumps(named)[:80]}; send the items themselves",
             param=where,
             code="not_found",
         )
@@ -127,7 +127,7 @@ def _stored(named: object, where: str, stored: Stored) -> Sequence[Mapping[str, 
 
 
 def _messages(said: Sequence[Any], instructions: Any) -> tuple[ChatMessage, ...]:
-    """Neighbouring items of the assistant's are one turn: its text, and each of its calls."""
+    """Return the messages. Adjacent items of the assistant form one turn: its text and each of its calls."""
     history = History("call_id")
     if instructions is not None:
         history.say("system", text(instructions, "instructions"), "instructions")
@@ -152,7 +152,7 @@ def _messages(said: Sequence[Any], instructions: Any) -> tuple[ChatMessage, ...]
 
 
 def _kind(item: Any, where: str) -> tuple[str, Role | None]:
-    """The type of an item, and the role of a message."""
+    """Return the type of an item, and the role if it is a message."""
     kind = item.get("type", "message") if isinstance(item, dict) else None
     if kind == "message":
         role = _ROLES.get(str(item.get("role")))
@@ -207,7 +207,7 @@ def _document(answer: ChatAnswer, asked: ChatRequest, created: int, **changing: 
 
 
 def _output(answer: ChatAnswer, status: str) -> list[dict[str, Any]]:
-    """What was thought, what was said, and each call."""
+    """Return the items of an answer: reasoning, text and each call."""
     output: list[dict[str, Any]] = []
     if answer.turn.reasoning:
         thought = {"type": "summary_text", "text": answer.turn.reasoning}
@@ -244,7 +244,7 @@ def _usage(answer: ChatAnswer) -> dict[str, Any]:
 
 
 def _events_of(answer: ChatAnswer, asked: ChatRequest, created: int) -> Iterator[str]:
-    """The beginning, each item with its parts, the end."""
+    """Yield the beginning, each item with its parts, and the end."""
     begun = {"response": _document(answer, asked, created, status="in_progress", output=[], usage=None)}
     events: list[tuple[str, dict[str, Any]]] = [("created", begun), ("in_progress", begun)]
     whole = _document_of(answer, asked, created)

@@ -1,4 +1,4 @@
-// The data: blocks of deflated JSON inside of the page, or the same from the server that wrote it.
+// The data: compressed JSON blocks embedded in the page, or fetched from the server of the page.
 
 const KEPT = 24;
 const cache = new Map();
@@ -30,7 +30,7 @@ async function fetched(name) {
   return answer.json();
 }
 
-/** A block; the last ones are kept decoded. */
+/** A block; the most recent ones stay decoded. */
 function block(name) {
   const found = cache.get(name);
   if (found) {
@@ -55,7 +55,7 @@ async function episodeOf(number) {
   return found;
 }
 
-/** The page's own index, as columns (columns.js), decoded at first use. */
+/** The page's index as columns (columns.js), decoded at first use. */
 async function indexed() {
   const raw = await block("index");
   if (!raw.columns) {
@@ -65,7 +65,7 @@ async function indexed() {
   return raw.columns;
 }
 
-/** A run under way: what has changed is told to `changed`, every few seconds. */
+/** Poll an active run every few seconds; call `changed` for new data, and `lost` with whether the server is lost. */
 function watch(changed, lost) {
   const look = async () => {
     try {

@@ -1,4 +1,4 @@
-// A tool call: what was asked, what came of it, how long it took and what it cost.
+// A tool call: its arguments, result, duration and cost.
 
 const GOOD = ["success", "ok"];
 
@@ -25,7 +25,7 @@ function callCard(call) {
     call.result_ids && call.result_ids.length ? h("p", { class: "ids" }, call.result_ids.map((id) => h("code", null, id))) : null);
 }
 
-/** Calls by turn: the turn of a call is the place of the sampled message that made it. */
+/** Calls by turn: a call's turn is the index of the sampled message that made it. */
 function callsByTurn(episode) {
   const found = new Map();
   for (const call of episode.tools || []) {

@@ -1,9 +1,9 @@
-// A chart's frame: title, legend that reads out the step pointed at, axes, keyboard.
+// A chart's frame: title, legend with the values at the selected step, axes, keyboard.
 
 const HEIGHT = 176;
 
 /**
- * {card, plot, legend} and a `frame` to draw in. layout: {title, note, steps: [x], label: text for who does not see,
+ * {card, plot, legend} and a `frame` to draw in. layout: {title, note, steps: [x], label: text for screen readers,
  * domain: () => [low, high], layers: (g, x, y, width) => draws, rows: (step) => [[class, name, text]], format}.
  */
 function chartCard(layout) {
@@ -82,7 +82,7 @@ function chartCard(layout) {
   return card;
 }
 
-/** The episodes of a step of training. */
+/** Show the episodes of a training step. */
 function openStep(step) {
   const filter = emptyFilter();
   filter.ranges.step = [step, step];

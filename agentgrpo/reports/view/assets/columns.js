@@ -8,7 +8,7 @@ function sourceName(file) {
   return file.policy === "train" ? "train" : `${file.policy} ${file.mode}`;
 }
 
-/** Where an episode comes from, for a person: "step 12", "end greedy". */
+/** The origin of an episode for display: "step 12", "end greedy". */
 function placeName(file) {
   return file.step === null || file.step === undefined ? sourceName(file) : `step ${file.step}`;
 }
@@ -40,7 +40,7 @@ function columnsOf(raw, about) {
   return columns;
 }
 
-/** A facet's value in the address: what is absent has an empty name. */
+/** A facet's value in the URL; an absent value is an empty string. */
 function facetKey(value) {
   return value === null || value === undefined ? "" : String(value);
 }
@@ -55,8 +55,8 @@ function outside(mask, column, [low, high], bit) {
 }
 
 /**
- * A bit for every reason why a row is out, counts of every facet's values among the rows that only it might leave out,
- * and the same as a histogram of rewards.
+ * Returns a mask with a bit for every filter that excludes a row, counts of every facet's values among the rows that no
+ * other filter excludes, and likewise a histogram of rewards.
  */
 function sift(columns, filter) {
   const mask = new Uint16Array(columns.total);
@@ -93,7 +93,7 @@ function histogram(mask, column, bit) {
   return { bins, low, high, width };
 }
 
-/** All episodes in the order of a column, made once per column; absent numbers come last. */
+/** Episodes sorted by a column, computed once per column; absent numbers come last. */
 function ordered(columns, key) {
   if (columns.order.has(key)) return columns.order.get(key);
   const rows = Uint32Array.from({ length: columns.total }, (_, i) => i);
@@ -121,7 +121,7 @@ function rankOf({ values, codes }) {
   return codes.map((code) => rank[code]);
 }
 
-/** Numbers of the episodes that are in, in the order that `sort` names ("reward", "-reward", "" = as recorded). */
+/** Numbers of the episodes that pass the filter, in the order that `sort` names ("reward", "-reward", "" = as recorded). */
 function select(columns, mask, sort) {
   const down = sort.startsWith("-"), key = sort.replace("-", "");
   const order = ordered(columns, NUMBERS.includes(key) || (columns[key] && columns[key].codes) ? key : "");
@@ -129,7 +129,7 @@ function select(columns, mask, sort) {
   let n = 0;
   if (!down) for (let i = 0; i < order.length; i++) { if (mask[order[i]] === 0) rows[n++] = order[i]; }
   else {
-    // What has no number stays last either way.
+    // Rows without a number stay last in both directions.
     const column = columns[key], absent = column.codes ? () => false : (row) => Number.isNaN(column[row]);
     for (let i = order.length - 1; i >= 0; i--) if (mask[order[i]] === 0 && !absent(order[i])) rows[n++] = order[i];
     for (let i = 0; i < order.length; i++) if (mask[order[i]] === 0 && absent(order[i])) rows[n++] = order[i];

@@ -1,6 +1,6 @@
 "use strict";
-// Elements. Everything that a run holds is hostile: it enters the page as text nodes and as the values of a few
-// attributes, and nowhere else. There is no markup in strings, and no style that comes from data but numbers.
+// Elements. All data of a run may be hostile: it enters the page only as text nodes and as the values of a few
+// attributes. There is no markup in strings, and the only styles from data are numbers.
 
 const SVG = "http://www.w3.org/2000/svg";
 const ATTRIBUTES = new Set([
@@ -10,15 +10,15 @@ const ATTRIBUTES = new Set([
   "text-anchor", "focusable", "datetime",
 ]);
 
-// Characters that have no shape of their own or change the order or the shape of others: shown as escapes. Newline and
-// tab stay. Two joiners stay too: scripts and emoji need them.
+// Characters that are invisible, or change the order or shape of others, are shown as escapes. Newline and tab stay, and
+// so do two joiners, which scripts and emoji need.
 const UNSEEN = new RegExp(
   "[\\u0000-\\u0008\\u000b-\\u001f\\u007f-\\u009f\\u00ad\\u034f\\u061c\\u115f\\u1160\\u17b4\\u17b5\\u180b-\\u180f" +
   "\\u200b\\u200e\\u200f\\u2028-\\u202e\\u2060-\\u206f\\u3164\\ufeff\\uffa0\\ufff9-\\ufffb\\u{e0000}-\\u{e0fff}\\p{Cs}]",
   "gu",
 );
 
-/** `text` with what cannot be seen as escapes. */
+/** `text` with invisible characters as escapes. */
 function visible(text) {
   return String(text).replace(UNSEEN, (c) => {
     const code = c.codePointAt(0);
@@ -26,7 +26,7 @@ function visible(text) {
   });
 }
 
-/** On one line, as a token is shown where it is named. */
+/** A token's text on one line. */
 function oneLine(text) {
   return visible(text).replace(/\n/g, "\u23ce").replace(/\t/g, "\u21e5");
 }
@@ -80,7 +80,7 @@ function button(text, click, attributes = {}) {
   return h("button", { type: "button", ...attributes, on: { click } }, text);
 }
 
-/** Buttons of which one is pressed. options: [[value, text]]; change(value). */
+/** A group of buttons with one pressed. options: [[value, text]]; change(value). */
 function choice(label, options, value, change) {
   const box = h("div", { class: "choice", role: "group", "aria-label": label });
   for (const [key, text, title] of options) {
@@ -95,7 +95,7 @@ function choice(label, options, value, change) {
 
 function details(summary, content, attributes = {}) {
   const box = h("details", attributes, h("summary", null, summary));
-  // What is folded is built when it is opened: a document may have thousands of tokens.
+  // Folded content is built when it is opened, because a document may have thousands of tokens.
   let built = false;
   const build = () => {
     if (built) return;
@@ -117,7 +117,7 @@ function pairs(rows) {
 }
 
 let announcer = null;
-/** For who does not see the page change. */
+/** Announce a change of the page to screen readers. */
 function announce(text) {
   if (!announcer) {
     announcer = h("div", { class: "unseen", role: "status", "aria-live": "polite" });

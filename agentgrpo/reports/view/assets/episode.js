@@ -1,4 +1,4 @@
-// One episode: what was said, by whom, and what it was worth.
+// One episode: its messages, their roles, and its rewards.
 
 const FOLD = 700;
 
@@ -27,7 +27,7 @@ async function episodeView() {
     h("div", { class: "split" }, body, factsPanel(episode, columns, number)));
 }
 
-/** What there is to see: an advantage of 0 colours nothing. */
+/** The most useful colouring; advantages are skipped if all are 0. */
 function telling(episode, colors) {
   const names = colors.map(([name]) => name).filter((name) => name !== "advantage" || episode.messages.some((m) => m.advantage));
   return names.find((name) => name === "advantage") || names.find((name) => name === "logprob") || "mask";
@@ -58,7 +58,7 @@ function episodeHead(episode, columns, number) {
     chips(episode));
 }
 
-/** A memory task's question is only the first thing to read. */
+/** The title: a memory task's id, because its question is only the first chunk to read. */
 function titleOf(episode) {
   return Array.isArray(episode.memory) && episode.memory.length ? episode.task : episode.question || episode.task;
 }

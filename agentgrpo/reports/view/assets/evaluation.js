@@ -1,4 +1,4 @@
-// Before against after, with intervals, and what the run made of it.
+// Results before and after training, with intervals, and the run's verdict.
 
 function verdictPill(verdict) {
   if (!verdict) return null;
@@ -73,7 +73,7 @@ function kindsTable(run, mode, of, called) {
       keys.map((k) => h("td", { class: "n" }, h("span", { class: "soft" }, num(both.baseline?.[k])), " \u2192 ", num(both.trained?.[k])))))))), { open: !isNarrow() });
 }
 
-/** The figures a person asks for first. */
+/** The main figures, shown first. */
 function tiles(runs) {
   if (runs.length > 1) return null;
   const run = runs[0], eval_ = run.evaluation, mode = eval_ && (eval_.greedy || eval_.sampled);

@@ -1,4 +1,4 @@
-// What is known of an episode beside its text.
+// Facts about an episode besides its text.
 
 function chips(episode) {
   const chip = (name, value, kind = "") => h("div", { class: `chip ${kind}` }, h("span", null, name), h("b", null, value));
@@ -16,13 +16,13 @@ function chips(episode) {
     episode.policy_version === null || episode.policy_version === undefined ? null : chip("weights", `v${episode.policy_version}`));
 }
 
-/** "" where it was not judged. */
+/** "" if the episode was not judged. */
 function gradeName(correctness) {
   if (correctness === null || correctness === undefined || Number.isNaN(correctness)) return "";
   return correctness >= 1 ? "right" : correctness > 0 ? "partly" : "wrong";
 }
 
-/** The mean over what was sampled, where every branch has its own. */
+/** The mean advantage of the sampled messages. */
 function advantageOf(episode) {
   return mean((episode.messages || []).filter((m) => m.sampled).map((m) => m.advantage));
 }

@@ -1,4 +1,4 @@
-// Which numbers of a run stand together in a chart.
+// Groups a run's metrics into charts.
 
 const ACTIONS = [
   [["agent/web_searches", "web"], ["agent/vdb_searches", "vdb"], ["agent/rerank_calls", "rerank"], ["agent/fetched_pages", "fetch"]],
@@ -22,13 +22,13 @@ function curves(runs, tag, { name = null, of = "metrics" } = {}) {
     .filter((one) => one.y);
 }
 
-/** The same figure where the run stopped to evaluate: points. */
+/** The same figure from the run's dev evaluations, as points. */
 function devCurves(runs, tag) {
   const several = runs.length > 1;
   return curves(runs, tag).map((one) => ({ ...one, name: several ? `${one.name}, dev` : "dev", tone: several ? one.tone : "s1", sparse: true }));
 }
 
-/** What start and end reached on held-out tasks, from their recorded episodes. */
+/** The held-out results of start and end weights, from their recorded episodes. */
 function heldOut(runs, column) {
   const found = [];
   return {
@@ -49,7 +49,7 @@ function heldOut(runs, column) {
   };
 }
 
-/** Intervals of training's means by step, once the index is there. */
+/** Intervals of the training means by step, available once the index is loaded. */
 function trainBands(runs, column) {
   const bands = runs.map(() => null);
   return {
@@ -63,7 +63,7 @@ function trainBands(runs, column) {
   };
 }
 
-/** A labelled curve with its band, its points of evaluation and what it reached on held-out tasks. */
+/** A labelled curve with its band, its dev evaluations and its held-out results. */
 function outcomeChart(runs, title, tag, column, options) {
   const bands = trainBands(runs, column), held = heldOut(runs, column);
   const series = curves(runs, tag, { name: "train" });
@@ -101,7 +101,7 @@ function roundsOf(run) {
   return found ? { name: found[1], y: run.metrics.tags[found[0]] } : null;
 }
 
-/** Seconds of a step by stage: from the profile, where the run kept one, or else from its clocks. */
+/** Seconds of a step by stage: from the profile if the run kept one, else from its clocks. */
 function stageLayers(run) {
   if (run.profile && run.profile.step.length) {
     return { steps: run.profile.step, note: "seconds of a step, by stage", layers: below(run, "", "profile").filter((one) => one.tag !== "total") };

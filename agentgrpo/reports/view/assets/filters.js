@@ -1,4 +1,4 @@
-// What is asked of the list of episodes.
+// The filters of the list of episodes.
 
 const FACET_NAMES = { run: "Run", source: "From", kind: "Kind", exit: "Exit", status: "Status", error: "Error", dropped: "Dropped" };
 const ABSENT = { error: "no error", dropped: "not dropped" };
@@ -43,7 +43,7 @@ function bounds(text) {
   return text.split("..").map((t) => (t === "" ? NaN : Number(t)));
 }
 
-/** Which of GRADES a filter has; "other" for a range of one's own. */
+/** The entry of GRADES that matches a filter; "other" for any other range. */
 function gradeOf(filter) {
   const range = filter.ranges.correctness;
   if (!range) return "";

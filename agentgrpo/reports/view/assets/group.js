@@ -1,4 +1,4 @@
-// The episodes of one task side by side, and where they part.
+// The episodes of one task side by side, with the point where they diverge.
 
 async function groupView() {
   const number = state.episode, columns = await indexed();
@@ -39,7 +39,7 @@ function best(rewards) {
   return found;
 }
 
-/** What was sampled and injected, in order, as texts of tokens. */
+/** Sampled and injected tokens, in order, as texts. */
 function streamOf(episode) {
   const found = [];
   for (const message of episode.messages) {
@@ -52,7 +52,7 @@ function streamOf(episode) {
   return found;
 }
 
-/** How many tokens two streams share from their start. */
+/** The length of the common prefix of two token streams. */
 function shared(a, b) {
   let n = 0;
   while (n < Math.min(a.length, b.length) && a[n] === b[n]) n++;

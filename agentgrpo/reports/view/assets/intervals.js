@@ -1,6 +1,6 @@
 // A difference and its interval, on a line with a zero.
 
-/** rows share a scale where they share `span`, the largest absolute end. */
+/** Rows with the same `span`, the largest absolute end, share a scale. */
 function intervalMark([center, low, high], span) {
   const width = 132, height = 18, x = linear([-span, span], [6, width - 6]), y = height / 2;
   const sure = low > 0 || high < 0;

@@ -1,8 +1,8 @@
 // Curves over steps, with bands, and single points with intervals.
 
 /**
- * series: [{name, tone, x, y, band?: () => {low, high}, sparse?}]; marks(): [{x, y, low, high, tone, name}], asked for whenever it is drawn.
- * smooth(): steps to take the mean of; what was measured stays visible behind it.
+ * series: [{name, tone, x, y, band?: () => {low, high}, sparse?}]; marks(): [{x, y, low, high, tone, name}], called at every draw.
+ * smooth(): number of steps to average; the raw values stay visible behind the mean.
  */
 function lineChart({ title, note: text, series, marks = () => [], zero = false, format = num, smooth = () => 1 }) {
   const shown = series.filter((one) => known(one.y).length);

@@ -1,4 +1,4 @@
-// The list of episodes. Only the rows that can be seen exist: 100,000 scroll like a hundred.
+// The list of episodes. Only visible rows exist in the document, so that 100,000 rows scroll like a hundred.
 
 const LIST = [
   { key: "file", label: "where", sort: "step", text: (c, i) => (overview.runs.length > 1 ? `${c.run.values[c.run.codes[i]]} \u00b7 ` : "") + placeName(overview.files[c.file[i]]) },
@@ -24,7 +24,7 @@ function isNarrow() {
   return matchMedia("(max-width: 760px)").matches;
 }
 
-/** The numbers of the episodes that the state asks for, in its order; kept until either changes. */
+/** The numbers of the episodes that the state selects, in its order; cached until state or data changes. */
 function rowsOf(columns) {
   const key = formatHash({ ...state, view: "episodes", at: null });
   if (rows && rows.key === key && rows.columns === columns) return rows;
@@ -44,7 +44,7 @@ async function listingView() {
   list = { columns, body, spacer, grid, pool: [], at: 0, refresh, move, show: paint, open: () => openAt(list.at) };
 
   function sortBy(key) {
-    // A number is first asked for from its largest.
+    // Numbers are first sorted from the largest.
     const down = `-${key}`, isNumber = NUMBERS.includes(key) && key !== "step" && key !== "sample";
     const order = isNumber ? [down, key, ""] : [key, down, ""];
     note({ sort: order[(order.indexOf(state.sort) + 1) % 3] });

@@ -1,4 +1,4 @@
-// Where the page begins, and which view it shows.
+// The entry point of the page, and the choice of its view.
 
 const SHOW = { overview: overviewView, episodes: listingView, episode: episodeView, group: groupView, settings: settingsView };
 const TABS = [["overview", "Overview"], ["episodes", "Episodes"], ["settings", "Configuration"]];
@@ -21,7 +21,7 @@ function drawHead() {
         button("?", helpDialog, { class: "quiet", "aria-label": "Keys", title: "keys" }))));
 }
 
-/** again: the same view with newer data; who looks at it stays where they are. */
+/** again: redraw the same view with newer data, keeping scroll position and open sections. */
 async function draw(again = false) {
   const turn = ++drawn, main = document.getElementById("main");
   const folds = () => [...main.querySelectorAll("details")];
@@ -66,12 +66,12 @@ async function start() {
     shown(error);
   }
   document.documentElement.setAttribute("data-ready", "");
-  // Before it is asked for.
+  // Load the index before a view needs it.
   indexed().then(() => document.documentElement.setAttribute("data-indexed", "")).catch(shown);
   if (served()) follow();
 }
 
-/** A run under way. What is being typed or read is left alone. */
+/** Follow an active run without disturbing input or reading. */
 function follow() {
   let stale = false;
   watch(() => { stale = true; rows = null; }, (lost) => {

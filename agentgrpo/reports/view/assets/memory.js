@@ -1,4 +1,4 @@
-// A memory as it grows: what every chunk changed in it, and what it then held.
+// A memory as it grows: the changes and the contents after every chunk.
 
 /** Entries after each chunk, from the changes: [[{id, kind, text, chunk}], ...]. */
 function memoryStates(episode) {
@@ -15,7 +15,7 @@ function memoryStates(episode) {
   });
 }
 
-/** Words that two texts share at their ends, and what differs between them. */
+/** The words that two texts share at both ends, and the differing middle. */
 function between(before, after) {
   const a = before.split(/(\s+)/), b = after.split(/(\s+)/);
   let head = 0, tail = 0;
@@ -34,7 +34,7 @@ function changeLine({ op, before, after }) {
   return after ? line("+", "new", after.text) : before ? line(MINUS, "gone", before.text) : null;
 }
 
-/** The size of the memory over its chunks, as bars that can be pressed. */
+/** The size of the memory by chunk, as clickable bars. */
 function growth(episode) {
   const most = Math.max(...episode.memory.map((m) => m.tokens || 0), 1);
   return h("ol", { class: "growth", "aria-label": "Memory after each chunk" }, episode.memory.map((written, i) => h("li", null,

@@ -1,9 +1,9 @@
-// Numbers as a person reads them.
+// Formats numbers for people.
 
 const MINUS = "\u2212";
 const NONE = "\u2013";
 
-/** Three significant digits; thousands with separators; a dash where there is none. */
+/** Three significant digits; thousands with separators; a dash for a missing number. */
 function num(value, digits = 3) {
   if (value === null || value === undefined || Number.isNaN(value)) return NONE;
   if (typeof value === "boolean") return value ? "yes" : "no";

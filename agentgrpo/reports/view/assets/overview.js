@@ -37,7 +37,7 @@ function overviewView() {
   return page;
 }
 
-/** What could not be read. */
+/** Files that could not be read. */
 function damageNote(runs) {
   const lines = [...runs.flatMap((run) => run.damage || []), ...overview.files.map((file) => file.damaged).filter(Boolean)];
   if (!lines.length) return null;
@@ -45,7 +45,7 @@ function damageNote(runs) {
     details("which", () => h("ul", { class: "plain" }, lines.slice(0, 200).map((line) => h("li", null, h("code", null, line))))));
 }
 
-/** Why runs ended before their end. */
+/** The reasons why runs stopped early. */
 function stopNote(runs) {
   const said = runs.filter((run) => run.stopped);
   if (!said.length) return null;

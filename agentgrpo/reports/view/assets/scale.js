@@ -1,4 +1,4 @@
-// Axes, curves and the step that all charts point at together.
+// Axes, curves and the step that is selected in all charts.
 
 const NICE = [1, 2, 2.5, 5, 10];
 const PAD = { left: 46, right: 12, top: 10, bottom: 22 };
@@ -12,7 +12,7 @@ function ticks(low, high, wanted = 4) {
   return found;
 }
 
-/** A domain with room; around 0 where that is near, or asked for. */
+/** A domain with a margin; it includes 0 if 0 is near or `zero` is set. */
 function domainOf(values, { zero = false } = {}) {
   let low = Infinity, high = -Infinity;
   for (const v of values) {
@@ -38,7 +38,7 @@ function linear([d0, d1], [r0, r1]) {
 
 const smooths = new WeakMap();
 
-/** Mean of the `width` steps around each; what is absent stays absent. */
+/** Moving mean over `width` steps; absent values stay absent. */
 function smoothed(values, width) {
   if (width <= 1) return values;
   const kept = smooths.get(values);
@@ -49,7 +49,7 @@ function smoothed(values, width) {
   return result;
 }
 
-/** Points of a curve, at most a few per pixel: of each stretch its first, lowest, highest and last. */
+/** A curve thinned to a few points per pixel: the first, lowest, highest and last of each stretch. */
 function thinned(points, width) {
   if (points.length <= width * 2) return points;
   const size = Math.ceil(points.length / width), kept = [];
@@ -67,7 +67,7 @@ function path(points) {
   return text;
 }
 
-/** [[x, y]] of what is known, cut where a value is absent between two known ones. */
+/** [[x, y]] of known values, split at absent values between known ones. */
 function stretches(xs, ys) {
   const found = [];
   let current = null;
@@ -80,7 +80,7 @@ function stretches(xs, ys) {
   return found;
 }
 
-/** Value at `step`: that of the last known step at or before it. */
+/** The value at the last known step at or before `step`. */
 function valueAt(xs, ys, step) {
   let low = 0, high = xs.length - 1, found = null;
   while (low <= high) {
@@ -94,7 +94,7 @@ function valueAt(xs, ys, step) {
 const charts = new Set();
 let cursor = null;
 
-/** All charts show this step; null: each its last. */
+/** Show this step in all charts; null = the last step of each. */
 function point(step) {
   cursor = step;
   for (const chart of charts) chart.at(step);

@@ -1,6 +1,6 @@
-// Configurations: what differs, and everything, to search in.
+// Configurations: their differences, and a searchable list of all settings.
 
-/** "a:\n  b: 1" -> [["a.b", "1"]]: of YAML as it is written here, with lists and folded texts on their key's line. */
+/** "a:\n  b: 1" -> [["a.b", "1"]]: parses YAML as agentgrpo writes it, with lists and folded texts on their key's line. */
 function flatYaml(text) {
   const rows = [], path = [];
   for (const line of String(text).split("\n")) {

@@ -1,8 +1,8 @@
-// Parts of a whole over steps: what adds stands above zero, what takes away below it.
+// Stacked parts of a whole over steps: positive parts above zero, negative ones below.
 
 const LAYERS = 8;
 
-/** layers: [{name, y}] at x; those beyond the eight largest become one. total: {name, y}? is drawn as a line. */
+/** layers: [{name, y}] at x; all but the eight largest are merged into one. total: {name, y}? is drawn as a line. */
 function stackChart({ title, note: text, x: steps, layers, total = null, format = num, smooth = () => 1 }) {
   const named = merged(layers.filter((one) => known(one.y).some((v) => v !== 0)), steps.length);
   if (!named.length) return null;
@@ -34,7 +34,7 @@ function stackChart({ title, note: text, x: steps, layers, total = null, format 
   });
 }
 
-/** Where each layer begins and ends at each step: one shape for what it adds and one for what it takes away. */
+/** The lower and upper edge of each layer at each step, with separate shapes for positive and negative parts. */
 function stackedEdges(values, length) {
   const shapes = [];
   for (const part of [Math.max, Math.min]) {

@@ -1,4 +1,4 @@
-// What is looked at, all of it in the address: a link opens the same view.
+// The state of the view, stored entirely in the URL: a link opens the same view.
 //
 //   #overview?smooth=5        #episodes?exit=answered&step=10..20&sort=-reward&at=512
 //   #episode/512?color=ratio&exit=answered        #group/512        #settings?find=lr
@@ -12,7 +12,7 @@ function emptyFilter() {
   return { task: "", facets: {}, ranges: {} };
 }
 
-/** "#episodes?step=1-2" -> the state; what is not understood is left out. */
+/** "#episodes?step=1-2" -> the state; unknown parts are left out. */
 function parseHash(hash) {
   const [path, query = ""] = hash.replace(/^#/, "").split("?", 2);
   const [view, number] = path.split("/");
@@ -64,12 +64,12 @@ function formatHash(state) {
 
 let state = parseHash("");
 
-/** Another view: an entry of the browser's history. */
+/** Change the view and add an entry to the browser's history. */
 function go(change) {
   location.hash = formatHash({ ...state, tab: "", to: null, ...change });
 }
 
-/** The same view, looked at otherwise: no entry, and nothing is drawn again. */
+/** Change the state of the same view, without a history entry and without redrawing. */
 function note(change) {
   state = { ...state, ...change };
   const hash = formatHash(state);

@@ -1,5 +1,5 @@
-// Every token a span, coloured by what was measured of it. The scale runs from orange (less, worse) over nothing to
-// blue (more, better), which also those tell apart who see red and green alike.
+// Every token is a span, coloured by a measured value. The scale runs from orange (less, worse) through no colour to
+// blue (more, better), which colour-blind readers can distinguish too.
 
 const LEVELS = 8;
 const MANY = 5000;
@@ -12,7 +12,7 @@ const COLOR_NAMES = [
 
 let reach = 2;
 
-/** What an advantage's strongest colour stands for: 98 of 100 are smaller. */
+/** Sets the advantage of the strongest colour: the 98th percentile of absolute values. */
 function measureReach(columns) {
   const sizes = columns.advantage.filter((v) => !Number.isNaN(v)).map(Math.abs).sort();
   const found = sizes.length ? sizes[Math.floor((sizes.length - 1) * 0.98)] : 0;
@@ -36,7 +36,7 @@ function colorClass(mode, message, i) {
   return n ? `t l${n}` : "t z";
 }
 
-/** Which colourings this episode can be shown in. */
+/** The colourings available for this episode. */
 function colorsOf(episode) {
   const has = (key) => episode.messages.some((m) => m.sampled && m[key] !== null && m[key] !== undefined);
   return COLOR_NAMES.filter(([name]) => name === "mask" || has({ advantage: "advantage", logprob: "logprobs", ratio: "ratios" }[name]));
@@ -91,7 +91,7 @@ function legendOf(mode) {
   return h("span", { class: "scalebox" }, "p = 1", cells(["z", "l1", "l2", "l3", "l4", "l5", "l6", "l7", "l8"]), "p \u2264 0.01");
 }
 
-/** What is known of a token, for the hint. */
+/** The facts about a token, for the hint. */
 function tokenFacts(message, i, text) {
   const facts = [["token", `\u201c${oneLine(text)}\u201d`]];
   if (i >= 0) facts.push(["place", `${i + 1} of ${message.pieces.length}`]);
