@@ -30,8 +30,7 @@ class SamplingParams:
     """Number of leading tokens, such as instructions, that other contexts share, in this episode or in others. An
     engine may compute these once for all contexts; this does not change the sampled tokens."""
     grammar: str = ""
-    """Grammar that the turn is held to (engines.grammar); "" = no grammar. An engine that cannot hold a turn to a
-    grammar raises EngineError of kind "grammar"."""
+    """Grammar that the turn is held to (engines.grammar); "" = none. Raises EngineError, kind grammar, if it cannot."""
 
     def __post_init__(self) -> None:
         if (

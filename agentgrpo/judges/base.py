@@ -116,6 +116,5 @@ class EvidenceJudge(Protocol):
         self, task: Task, results: Sequence[QueryResults], seen: Sequence[Passage]
     ) -> EvidenceGrade | Awaitable[EvidenceGrade]:
         """Grade one search round; `seen` is every distinct passage of the episode so far, this round included. A judge
-        that asks a model is async. A synchronous judge may take a millisecond or so, because every round waits for it.
-        """
+        that asks a model is async. A synchronous judge may take about a millisecond: every round waits for it."""
         ...
