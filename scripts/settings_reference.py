@@ -1,4 +1,5 @@
-"""agentgrpo/docs/settings.md from the presets: groups, what each preset is for, and the keys of a group's first one.
+"""Write agentgrpo/docs/settings.md from the presets: groups, the purpose of each preset, and the keys of each group's
+default preset.
 
 python scripts/settings_reference.py            writes it
 python scripts/settings_reference.py --check    exit code 1 where it is not up to date
@@ -30,14 +31,14 @@ _COMMAND = re.compile(r"(\w+=\S+ )*(agentgrpo|accelerate|@package) ")
 
 
 def defaults() -> dict[str, str]:
-    """Group -> the preset that is taken where none is named, in order."""
+    """Group -> its default preset, in order."""
     listed = yaml.safe_load((CONFIGS / "config.yaml").read_text(encoding="utf-8"))["defaults"]
     pairs = [next(iter(entry.items())) for entry in listed if isinstance(entry, dict)]
     return {group: str(preset) for group, preset in pairs if not group.startswith("override ")}
 
 
 def about(path: Path) -> str:
-    """The first two sentences of the comment that a preset opens with; command lines and examples are none."""
+    """Return the first two sentences of a preset's opening comment, without command lines and examples."""
     words: list[str] = []
     for line in takewhile(lambda s: s.startswith("#"), path.read_text("utf-8").split("\n")):
         text = line.removeprefix("#").strip()
@@ -51,7 +52,7 @@ def about(path: Path) -> str:
 
 
 def groups() -> list[str]:
-    """All of them, a nested one after the one it is in, in the order of a configuration."""
+    """All groups in the order of a configuration; a nested group follows its parent."""
     order = [*registry.ROOT]
     found = {path.parent.relative_to(CONFIGS).as_posix() for path in CONFIGS.glob("*/**/*.yaml")}
     return sorted(found, key=lambda g: (order.index(g.split("/")[0]) if g.split("/")[0] in order else len(order), g))
