@@ -85,7 +85,7 @@ def in_plain_words(chunk: str, pairs: bool = False) -> str:
 
 
 async def measured(world: Diaries, count: int) -> tuple[dict[str, Right], Mapping[str, float]]:
-    """Who answered -> correct or not; and the share of the text that the oracle's memory holds, by kind of task."""
+    """Name of the memory -> correct or not; and the size of the oracle's memory as a share of the text, by kind."""
     tasks = world.split("test")[:count]
     memories = {task.id: remembered(world.diary(task)) for task in tasks}
     shares: dict[str, list[float]] = defaultdict(list)

@@ -3,7 +3,7 @@ left out. With several runs, further rows give the mean and the range.
 
 python scripts/learning_table.py runs/a runs/b ...
 
-All runs must be of one environment; its figures are the columns.
+The runs must share one environment; its figures are the columns.
 """
 
 from __future__ import annotations

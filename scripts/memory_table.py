@@ -2,8 +2,8 @@
 
 python scripts/memory_table.py runs/a runs/b ...
 
-Four tables, all of greedy evaluations: answers and memory before and after training; the oracle and the baselines; both
-by kind of task (`long`: many chunks); and correct answers by kind of question. The last table is counted from the
+Four tables, all of greedy evaluations: answers and memory before and after training; the oracle and the baselines; the
+same by kind of task (`long`: many chunks); and correct answers by kind of question. The last table is counted from the
 trajectories: an answer is correct if it equals a reference, normalised as in exact match. It may therefore differ from
 the grade of another judge.
 """
@@ -96,7 +96,7 @@ def right_by_kind(records: Iterable[TrajectoryRecord]) -> dict[str, list[bool]]:
 
 
 def by_question(run: Path, result: dict[str, Any]) -> dict[str, dict[str, list[bool]]]:
-    """Who answered -> kind of question -> correct or not, for every policy and baseline with trajectories in the run."""
+    """Policy or baseline -> kind of question -> correct or not, for those with trajectories in the run."""
     names = POLICIES | {name: name for name in result.get("baselines", {})}
     paths = {who: run / "trajectories" / f"eval-{name}-greedy.jsonl" for who, name in names.items()}
     return {who: right_by_kind(read_trajectories(path)) for who, path in paths.items() if path.is_file()}

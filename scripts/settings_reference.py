@@ -52,7 +52,7 @@ def about(path: Path) -> str:
 
 
 def groups() -> list[str]:
-    """All groups in the order of a configuration; a nested group follows its parent."""
+    """Group names in the order of a configuration; a nested group follows its parent."""
     order = [*registry.ROOT]
     found = {path.parent.relative_to(CONFIGS).as_posix() for path in CONFIGS.glob("*/**/*.yaml")}
     return sorted(found, key=lambda g: (order.index(g.split("/")[0]) if g.split("/")[0] in order else len(order), g))

@@ -52,7 +52,7 @@ class FileMissing(FileProblem):
 class DirectoryEntry(NamedTuple):
     name: str
     num_bytes: int | None
-    """None if the entry is not a regular file."""
+    """Size in bytes; None if the entry is not a regular file."""
     is_folder: bool
 
 

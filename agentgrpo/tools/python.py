@@ -166,7 +166,7 @@ def plain_text(printed: bytes) -> str:
 
 
 def files_in(root: Path, max_bytes: int) -> dict[str, bytes]:
-    """All regular files within `root`; links are left out. Raises FileProblem if their size exceeds max_bytes, counted
+    """Read the regular files within `root`, without links. Raises FileProblem if their size exceeds max_bytes, counted
     in pages like the sandbox's file system: otherwise a lack of room there would look like the machine's failure."""
     files: dict[str, bytes] = {}
     folders, num_folders = [""], 0

@@ -38,7 +38,7 @@ def cut(text: str, max_tokens: int, count_tokens: Callable[[str], int]) -> tuple
     The cost does not grow with the text: the part beyond the cut is never encoded."""
     window = 4 * max_tokens
     while window < len(text) and count_tokens(text[:window]) <= max_tokens:
-        window *= 2  # long tokens, such as runs of spaces
+        window *= 2  # long tokens, for example runs of spaces
     if window >= len(text) and count_tokens(text) <= max_tokens:
         return text, False
     fits, too_long = 0, min(window, len(text)) + 1

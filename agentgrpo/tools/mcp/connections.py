@@ -28,7 +28,7 @@ _GUARD = Path(__file__).with_name("guard.py")
 _EXIT_S = 2.0
 """Seconds for a program to end by itself after its input is closed; then it is killed."""
 _HUNG_S = 0.3
-"""The same for a program that has not answered: it may just have ended and still report how."""
+"""Seconds for a program that has not answered: it may just have ended and still report how."""
 _KILL_S = 5.0
 _POLL_S = 0.01
 SESSION = "{session}"
@@ -265,7 +265,7 @@ class Endpoint:
         return 0
 
     def abandon(self) -> None:
-        """Does nothing: there is no program to wait for."""
+        """Does nothing: an endpoint has no process to wait for."""
 
     async def __aenter__(self) -> Streams:
         async with AsyncExitStack() as stack:

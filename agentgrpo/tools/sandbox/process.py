@@ -199,7 +199,7 @@ class Process:
         self._kill_group()  # before waiting for it: until then the group's number cannot be reused
         _, status, usage = os.wait4(self._popen.pid, 0)
         code = os.waitstatus_to_exitcode(status)
-        self._popen.returncode = code  # so that it does not wait again
+        self._popen.returncode = code  # prevents a second wait
         self._code = code if code >= 0 else 128 - code
         self._cpu_s = usage.ru_utime + usage.ru_stime
         self._changed.set()
