@@ -42,9 +42,8 @@ PARTS = {
 HEAD = """\
 # API
 
-What you implement, call or read, made from the docstrings by `make docs`; all else is an implementation. A class of
-your own needs the methods of its protocol and no base class; how a configuration names it stands on the page of its
-kind.
+The parts of agentgrpo that you implement, call or read, made from the docstrings by `make docs`. Your own class needs
+the methods of its protocol and no base class; the page of its kind says how a configuration names it.
 """
 SHOWN_SPECIALS = ("__init__", "__call__")
 

@@ -23,9 +23,9 @@ HEAD = """\
 # Settings
 
 Made from the presets by `make docs`. `group=preset` chooses a file of `configs/`, `key.path=value` sets one key of it;
-a command line has the last word. `agentgrpo train --cfg job` prints what comes of it all. Presets of your own lie in a
-folder of the same shape, named by `--config-dir`. A default run is `experiment=almanac`; `experiment=none` is the
-defaults alone.
+the command line overrides the presets. `agentgrpo train --cfg job` prints the resulting configuration. Put presets of
+your own into a folder of the same shape, and name it with `--config-dir`. A default run is `experiment=almanac`;
+`experiment=none` has only the defaults.
 """
 _COMMAND = re.compile(r"(\w+=\S+ )*(agentgrpo|accelerate|@package) ")
 
