@@ -1,7 +1,7 @@
 """Write agentgrpo/docs/api.md from the docstrings: the parts of the package that users implement, call or read.
 
 python scripts/api_reference.py            writes it
-python scripts/api_reference.py --check    exit code 1 where it is not up to date
+python scripts/api_reference.py --check    exits with 1 if it is not up to date
 
 The sources are read, not imported. A class is shown with its own lines, without private members and bodies.
 """

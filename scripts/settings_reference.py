@@ -2,7 +2,7 @@
 default preset.
 
 python scripts/settings_reference.py            writes it
-python scripts/settings_reference.py --check    exit code 1 where it is not up to date
+python scripts/settings_reference.py --check    exits with 1 if it is not up to date
 """
 
 from __future__ import annotations

@@ -210,7 +210,7 @@ class _Parser:
 
 
 def _written(value: Fraction, max_digits: int) -> str:
-    """Exactly where the decimals end, else rounded to ROUNDED_DIGITS significant digits."""
+    """The exact decimal if its expansion ends, else rounded to ROUNDED_DIGITS significant digits."""
     if value.denominator == 1:
         text = str(value.numerator)
     else:

@@ -27,7 +27,7 @@ from agentgrpo.tools.directory import (
 
 # --- Tables in the files of a workspace: look up a value by its key.
 #
-# prices.txt     verdren 44            the rest of the line is the value; a tab may stand for the blank
+# prices.txt     verdren 44            the rest of the line is the value; a tab may replace the blank
 #                lomel see imports     an error entry: the value is in another table
 # prices.csv     first row = names of the columns, first column = key
 # prices.json    {"verdren": 44, ...}

@@ -1,4 +1,4 @@
-"""Resources that tools keep for one attempt: opened on first use, closed when the attempt is over."""
+"""Per-attempt resources of tools: opened on first use, closed when the attempt is over."""
 
 from __future__ import annotations
 

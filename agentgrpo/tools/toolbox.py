@@ -76,8 +76,8 @@ class Toolbox:
         prices: Mapping[str, float] | None = None,
     ) -> None:
         """tools: by the names that the policy knows. count_tokens: counts the tokens of untrusted text as the policy's
-        renderer encodes it. max_concurrent: concurrent calls of one tool. prices: price of one call, by tool; 0.0 for a
-        tool without a price. Raises ConfigError."""
+        renderer encodes it. max_concurrent: concurrent calls of one tool. prices: tool -> price of a call, 0.0 by
+        default. Raises ConfigError."""
         if not timeout_s > 0 or max_output_tokens < 1 or retries < 0:
             raise ConfigError(
                 f"tool timeout {timeout_s} s, {max_output_tokens} output tokens, {retries} retries; more than 0 s, 1 "

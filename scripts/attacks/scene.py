@@ -1,4 +1,4 @@
-"""The targets that an attack could reach: a driver with secrets, servers, another process, other users' files. All are
+"""The targets that an attack could reach: a driver with secrets, servers, another process, other users' files. They are
 created for the battery in a separate folder, so that successful attacks harm nothing else."""
 
 from __future__ import annotations

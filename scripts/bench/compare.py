@@ -3,8 +3,8 @@
     python scripts/bench/compare.py --works tiny/latency-0 small/latency-0 --runs 3
 
 A = ours, B = TRL with default settings, C = TRL with glibc told to keep big blocks (about 1.1 times as fast, more
-memory). All works with the default repetitions take about two hours on a quiet core: tiny 20 minutes, small and
-vocab151k 50 each. Figures are compared only if both sides sampled and read the same number of tokens, within 0.5 %.
+memory). Running every work with the default repetitions takes about two hours on a quiet core: tiny 20 minutes, small
+and vocab151k 50 each. Figures are compared only if both sides sampled and read the same number of tokens, within 0.5 %.
 
 The peer's environment is .bench/peer, made by `make bench-peer` (pinned in scripts/bench/peer.txt).
 """

@@ -165,7 +165,7 @@ def table(found: Mapping[str, Any]) -> Table:
     for name, (ours, theirs) in pairs.items():
         shown.add_row(name, f"{ours:.1f}", f"{theirs:.1f}", f"{theirs / ours:.2f}")
     shown.add_row("tokens sampled a step", *(f"{tokens:.0f}" for tokens in found["sampled_per_step"]), "")
-    if found["seeds"] > 1:  # with one seed there is no band
+    if found["seeds"] > 1:  # a band needs several seeds
         agreed, mutually = found["agreement"], found["mutual_agreement"]
         shown.add_row("steps at which they agree", f"{agreed:.0%}", f"mutually {mutually:.0%}", "")
     rewards = (", ".join(f"{reward:.3f}" for reward in of_seeds) for of_seeds in found["mean_reward"])

@@ -1,5 +1,5 @@
-"""Write a corpus of any size, and queries for it. The words are made up and drawn by Zipf's law: the texts have no
-meaning.
+"""Write a corpus of a given size, and draw queries for it. The words are made up and drawn by Zipf's law: the texts
+have no meaning.
 """
 
 from __future__ import annotations

@@ -32,7 +32,7 @@ def graph_of_qdrant(folder: Path, vectors: np.ndarray) -> qdrant.EdgeShard:
     graph = qdrant.HnswIndexConfig(m=SHAPE.links, ef_construct=SHAPE.build_candidates, full_scan_threshold=1)
     config = qdrant.EdgeConfig(
         vectors=qdrant.EdgeVectorParams(size=vectors.shape[1], distance=qdrant.Distance.Dot, hnsw_config=graph),
-        # in KiB; otherwise so few passages would be searched one by one
+        # in KiB; otherwise such a small index would be searched exhaustively
         optimizers=qdrant.EdgeOptimizersConfig(default_segment_number=1, indexing_threshold=1),
     )
     folder.mkdir()

@@ -55,7 +55,7 @@ def lexicon() -> tuple[str, ...]:
 
 @lru_cache(maxsize=2)
 def tokenizer(words: int) -> Any:
-    """A byte-level BPE of at most `words` tokens, trained at once; equal in every process."""
+    """Train a byte-level BPE of at most `words` tokens; it is equal in every process."""
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
     from transformers import PreTrainedTokenizerFast
 

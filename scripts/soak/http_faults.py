@@ -25,8 +25,8 @@ from agentgrpo.retrieval.web import SearxNG
 from tests.retrieval.server import FAULTS, Server, hang
 
 TIMEOUT_S = {"timeout": 0.05}
-"""Timeout for faults that end in one; other faults use PATIENCE_S, because a busy machine may be slow with many calls
-at once.
+"""Timeout for the timeout fault; other faults use PATIENCE_S, because a busy machine may be slow with many calls at
+once.
 """
 PATIENCE_S = 30.0
 MAX_BYTES = 2**17

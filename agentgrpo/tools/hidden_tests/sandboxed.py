@@ -73,8 +73,7 @@ class HiddenTests:
     only. Each test runs in a fresh sandbox with a copy of the policy's files; the test files never lie beside them. The
     policy's code runs in a separate process: it answers the test's questions with plain data and never sees an operand
     of a comparison. Therefore no file of the policy (conftest.py, sitecustomize.py, json.py), no os._exit, no printed
-    line, no patched assertion and no object that equals everything makes a test pass. Create one instance for all
-    episodes."""
+    line, no patched assertion and no object that equals everything makes a test pass. Episodes share one instance."""
 
     def __init__(
         self,

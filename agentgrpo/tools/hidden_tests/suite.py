@@ -1,14 +1,14 @@
 # The first program in the sandbox: it runs one test and prints why the test failed.
 #
-#     suite: the test, which never imports a file of the policy's --exec, two pipes--> testee.py, which does
+#     suite: the test, which never imports the policy's files --exec, two pipes--> testee.py, which imports them
 # A test with `from solution import add` gets a stand-in: its calls go to the testee, and plain data comes back. The
 # policy's code therefore shares no memory, imports or descriptors with the code that decides. It can end, hang or lie
 # in its own process; to pass, it must give the answer that the test wants without knowing it. Hence the rule of this
 # file:
 #
-#     what a test names    a function, a method, an attribute      it is asked there, with its arguments
-#     what an object is    its text, number, length, items         it is asked there, without an operand; judged here
-#     what decides         == < in, truth, + beside plain data     it is never asked there
+#     names in a test      a function, a method, an attribute      the testee answers, with the arguments
+#     facts of an object   its text, number, length, items         the testee answers without an operand; judged here
+#     decisions            == < in, truth, + with plain data       the testee is never asked
 # Only the standard library of the Python that runs here, 3.9 or newer. The caller takes the working directory out of
 # sys.path first.
 import _ctypes
@@ -165,8 +165,8 @@ class Derived(Behind):
 
 
 class Raised(Behind):
-    """An exception with a class of the solution: raised there, it is an exception here; created by a test, it is a
-    Remote.
+    """An exception with a class of the solution: raised in the testee, it becomes an exception here; created by a test,
+    it becomes a Remote.
     """
 
     def __new__(cls, *args, **named):

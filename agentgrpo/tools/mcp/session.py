@@ -230,7 +230,7 @@ async def _tools_of(client: Client) -> list[mcp_types.Tool]:
 
 
 def _text_of(result: mcp_types.CallToolResult) -> str:
-    """The texts of a result, one a line; other content is replaced by its type."""
+    """The texts of a result, one a line; a placeholder with its type replaces other content."""
     parts = []
     for part in result.content:
         match part:

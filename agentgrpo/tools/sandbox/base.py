@@ -28,7 +28,7 @@ class End(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SandboxLimits:
-    """The limits of one program. Memory is bounded for each process. All processes together, with their files, are
+    """The limits of one program. Memory is bounded for each process. The processes together, with their files, are
     bounded by a control group of memory_mb + disk_mb if this machine allows one (bounds.py lists the bounds that hold
     here)."""
 

@@ -119,7 +119,7 @@ def _describe(path: str) -> Interpreter | str:
 
 
 def _names_of(library: Path) -> list[tuple[str, str]]:
-    """Return the links beside a library that lead to it: programs load it by one of these names."""
+    """Return the links beside a library that lead to it: programs load the library by one of these names."""
     beside = (p for p in library.parent.iterdir() if p.is_symlink() and p.name.startswith(library.name.split(".so")[0]))
     return [(str(library), str(p)) for p in sorted(beside) if p.resolve() == library]
 

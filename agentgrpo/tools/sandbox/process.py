@@ -225,9 +225,9 @@ class Process:
         """Kill the remaining processes, and wait for them."""
         attempts = 0
         while self._code is None:
-            # Kill the first process inside: the kernel then ends all others there, and bwrap, which waits for it, exits
-            # by itself. If bwrap were killed first, we could not know when the inner processes are gone, and the first
-            # would remain a zombie until some process adopts it.
+            # Kill the first process inside: the kernel then kills the other processes inside, and bwrap, the parent,
+            # exits by itself. If bwrap were killed first, we could not know when the inner processes are gone, and the
+            # first would remain a zombie until some process adopts it.
             inside = _children(self._popen.pid) if self._is_wrapped else []
             for pid in inside:
                 with suppress(ProcessLookupError):
