@@ -65,9 +65,9 @@ class Workspace(Protocol):
     async def resource(self, owner: object, open: Callable[[], AbstractAsyncContextManager[T]]) -> T:
         """Return the resource (a connection, a table, a game) that the tool `owner` keeps for this attempt alone. The
         first call enters `open()`; later calls return the same value. The context manager is left when the attempt is
-        over, however it ends, and before the directory is removed. It is entered and left in a separate asyncio task,
-        so a cancelled call cannot harm it. Raises any error that opening raises (the next call opens anew), and
-        ToolError when the attempt is over."""
+        over, before the directory is removed. It is entered and left in a separate asyncio task, so a cancelled call
+        cannot harm it. Raises any error that opening raises (the next call opens anew), and ToolError when the attempt
+        is over."""
         ...
 
 
@@ -77,16 +77,14 @@ class Tool(Protocol):
     sets the attribute `exclusive = True`: parallel calls of one turn then run one after the other, in the order in
     which the policy wrote them. A tool that serves a limited number of calls at a time sets that number (`at_once =
     4`); further calls wait, and their deadline begins after the wait. A tool may also define a coroutine
-    `prepare(workspace)` for waits that are not the call's own fault; the toolbox awaits it before every call, outside
-    the deadline."""
+    `prepare(workspace)`; the toolbox awaits it before every call, outside the deadline."""
 
     @property
     def spec(self) -> ToolSpec: ...
 
     async def call(self, arguments: Mapping[str, Any], workspace: Workspace) -> ToolResult:
-        """`arguments` fit the schema. A mistake of the policy is returned as a ToolResult; an infrastructure failure
-        raises ToolError. The toolbox enforces the deadline by cancelling the call, and a cancelled call must leave
-        nothing running."""
+        """`arguments` fit the schema. A policy's mistake is returned as a ToolResult; an infrastructure failure raises
+        ToolError. The toolbox cancels the call at the deadline; a cancelled call must leave nothing running."""
         ...
 
     async def close(self) -> None:
