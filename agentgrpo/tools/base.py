@@ -64,10 +64,10 @@ class Workspace(Protocol):
 
     async def resource(self, owner: object, open: Callable[[], AbstractAsyncContextManager[T]]) -> T:
         """Return the resource (a connection, a table, a game) that the tool `owner` keeps for this attempt alone. The
-        first call enters `open()`; later calls return the same value. The context manager is left when the attempt is
-        over, before the directory is removed. It is entered and left in a separate asyncio task, so a cancelled call
-        cannot harm it. Raises any error that opening raises (the next call opens anew), and ToolError when the attempt
-        is over."""
+        first call enters `open()`; later calls return the same value. However the attempt ends, the context manager is
+        then left, before the directory is removed. It is entered and left in a separate asyncio task, so a cancelled
+        call cannot harm it. Raises any error that opening raises (the next call opens anew), and ToolError when the
+        attempt is over."""
         ...
 
 
@@ -75,9 +75,9 @@ class Workspace(Protocol):
 class Tool(Protocol):
     """A tool whose calls change state that other calls of the episode see (for example, it writes into the workspace)
     sets the attribute `exclusive = True`: parallel calls of one turn then run one after the other, in the order in
-    which the policy wrote them. A tool that serves a limited number of calls at a time sets that number (`at_once =
-    4`); further calls wait, and their deadline begins after the wait. A tool may also define a coroutine
-    `prepare(workspace)`; the toolbox awaits it before every call, outside the deadline."""
+    which the policy wrote them. A tool that serves a limited number of calls at a time sets `at_once` to it (`at_once =
+    4`); further calls wait, and their deadline begins after the wait. For waits that are not a call's fault a tool may
+    define a coroutine `prepare(workspace)`; the toolbox awaits it before every call."""
 
     @property
     def spec(self) -> ToolSpec: ...
