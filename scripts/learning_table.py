@@ -1,9 +1,9 @@
-"""A Markdown table of what runs have learned, from their eval.json: one row per run and mode, every run, none left out;
-below them, for several runs, what the quality is on average and between which runs it lies.
+"""A Markdown table of the learning results of runs, from their eval.json: one row for each run and mode, with no run
+left out. With several runs, further rows give the mean and the range.
 
 python scripts/learning_table.py runs/a runs/b ...
 
-All in one environment: its own figures are the columns.
+The runs must share one environment; its figures are the columns.
 """
 
 from __future__ import annotations
@@ -42,8 +42,8 @@ def cells(name: str, mode: str, result: dict[str, Any]) -> list[str]:
 
 
 def between(mode: str, results: Sequence[dict[str, Any]]) -> list[str]:
-    """The mean over the runs and their range: of the quality before and after, of the gain, and of the reward after as
-    a share of the oracle's."""
+    """The mean over the runs and their range: of the quality before and after, of the gain, and of the reward after
+    training as a share of the oracle's."""
     quality, blank = results[0]["figures"]["quality"], [""] * (len(head(results[0]["figures"])) - 6)
     before, after = ([result[mode][key][quality] for result in results] for key in ("baseline", "trained"))
     gains = [100 * result[mode]["difference"][quality][0] for result in results]

@@ -1,14 +1,15 @@
-"""How beta (compression) and gamma (validity) trade answers against memory: a grid of runs, and one table of them.
+"""How beta (compression) and gamma (validity) trade correct answers against memory size: a grid of runs, and one table
+of them.
 
 OMP_NUM_THREADS=1 python scripts/memory_ablation.py --runs runs/ablation --steps 60 --seeds 0 1 2
-python scripts/memory_ablation.py --dry-run                       the commands, of what is not there yet
+python scripts/memory_ablation.py --dry-run                       prints the commands of missing runs
 
-A run that is there is not made again, and one that was stopped goes on. The world is that of experiment=memory, the
-form of the reward that of Mem-alpha (Wang et al. 2025, arXiv 2509.25911): compression counts whatever the answers are,
-where experiment=memory gates it by them. Mem-alpha has beta 0.05 and gamma 0.1, and its authors' repository runs with
-(beta, gamma) = (0, 0.1), (0.05, 0), (0.05, 0.1), (0.2, 0.1) and (0.4, 0.1); beside the rewards of this small world,
-where right entries bring 0.5, greater ones are needed. Under the table stands whether the runs have the shape that the
-weights are there for; figures of another model on other data are not repeated here.
+A finished run is not repeated; a stopped run is resumed. The runs use the world of experiment=memory. The reward has
+the form of Mem-alpha's (Wang et al. 2025, arXiv 2509.25911): compression counts whatever the answers are, whereas
+experiment=memory gates it by them. Mem-alpha uses beta 0.05 and gamma 0.1, and its authors' repository runs (beta,
+gamma) = (0, 0.1), (0.05, 0), (0.05, 0.1), (0.2, 0.1) and (0.4, 0.1). This small world needs greater weights, because
+correct entries bring rewards of 0.5. The lines under the table say whether the runs show the intended effect of the
+weights. Figures of other models on other data are not repeated here.
 """
 
 from __future__ import annotations
@@ -27,11 +28,11 @@ from statistics import fmean
 BETA, GAMMA = "reward.terms.compression.weight", "reward.terms.validity.weight"
 UNGATED = "reward.terms.compression.gated=false"
 SHOWN = ("correctness", "memory_tokens", "compression", "validity", "calls_per_chunk")
-"""Of a greedy evaluation: what it was before, and what it became."""
+"""Columns of a greedy evaluation: value before and after training."""
 MARGIN = 0.02
 """Least difference of correctness and validity that counts."""
 SHRUNK = 0.05
-"""Of the memory, likewise."""
+"""Least relative change of the memory size that counts."""
 Run = Callable[[Sequence[str]], None]
 Found = Mapping["Cell", Mapping[str, Sequence[tuple[float, float]]]]
 
@@ -43,7 +44,7 @@ class Cell:
 
 
 def command(run: Path, cell: Cell, seed: int, steps: int, overrides: Sequence[str]) -> list[str]:
-    """What makes the run, or goes on with it; [] where it is done."""
+    """Arguments that start or resume the run; [] if it is finished."""
     if (run / "eval.json").is_file():
         return []
     if (run / "config.yaml").is_file():
@@ -62,13 +63,13 @@ def place(runs: Path, cell: Cell, seed: int, steps: int) -> Path:
 
 
 def figures(runs: Sequence[Path]) -> dict[str, list[tuple[float, float]]]:
-    """Of one cell: metric -> (before, after) of each run that is done."""
+    """For one cell: metric -> (before, after) of each finished run."""
     done = [json.loads((run / "eval.json").read_bytes())["greedy"] for run in runs if (run / "eval.json").is_file()]
     return {name: [(greedy["baseline"][name], greedy["trained"][name]) for greedy in done] for name in SHOWN}
 
 
 def table(found: Mapping[Cell, dict[str, list[tuple[float, float]]]]) -> str:
-    """Means over the seeds, before → after, and half the range of after where there are several."""
+    """Means over the seeds, before → after, and half the range of the values after training if there are several."""
 
     def change(pairs: Sequence[tuple[float, float]]) -> str:
         after = [last for _, last in pairs]
@@ -84,8 +85,8 @@ def table(found: Mapping[Cell, dict[str, list[tuple[float, float]]]]) -> str:
 
 
 def shape(found: Found) -> list[str]:
-    """Whether the runs have what the weights are there for: along beta at each gamma, and along gamma at the least beta
-    above 0. A line for each comparison that the runs allow."""
+    """Check the intended effect of the weights: along beta at each gamma, and along gamma at the least beta above 0.
+    One line for each comparison that the runs allow."""
 
     def mean(cell: Cell, name: str) -> float:
         return fmean(after for _, after in found[cell][name])

@@ -1,11 +1,11 @@
-"""Markdown tables of what memory runs have learned: every run given, none left out.
+"""Markdown tables of the learning results of memory runs, with no run left out.
 
 python scripts/memory_table.py runs/a runs/b ...
 
-Four tables, all of the greedy evaluations: answers and memory before and after with the oracle and the baselines, the
-same by kind of task (`long`: of many chunks), and the right answers by kind of question. The last one is counted from
-the trajectories: right is what equals a reference, normalised as in exact match, so that it may differ from the judge's
-grade where the judge is another one.
+Four tables, all of greedy evaluations: answers and memory before and after training; the oracle and the baselines; the
+same by kind of task (`long`: many chunks); and correct answers by kind of question. The last table is counted from the
+trajectories: an answer is correct if it equals a reference, normalised as in exact match. It may therefore differ from
+the grade of another judge.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ from agentgrpo.reports.show import equals_one, task_of
 from agentgrpo.tasks import dialogue
 
 ORDER = ("current", "history", "count", "forgotten", "rumoured", "never")
-"""Kinds of questions that come first, in this order; others follow by name."""
+"""Kinds of questions that come first, in this order; other kinds follow by name."""
 POLICIES = {"before": "start", "after": "end"}
-"""As called here -> as their trajectories are."""
+"""Name in the tables -> name in the trajectories' file."""
 Row = list[str]
 
 
@@ -56,7 +56,7 @@ def learned(name: str, result: dict[str, Any]) -> Row:
 
 
 def rivals(name: str, result: dict[str, Any]) -> Iterator[Row]:
-    """The trained policy, the oracle and every baseline, each with what the policy has beyond it."""
+    """Rows for the trained policy, the oracle and every baseline, each baseline with the policy's gain over it."""
     for who, row in (("after", result["greedy"]["trained"]), ("oracle", result.get("oracle"))):
         if row:
             yield [name, who, f"{row['correctness']:.3f}", f"{1 - row['compression']:.3f}", "", ""]
@@ -84,7 +84,7 @@ def by_task(name: str, result: dict[str, Any]) -> Iterator[Row]:
 
 
 def right_by_kind(records: Iterable[TrajectoryRecord]) -> dict[str, list[bool]]:
-    """Kind of question -> whether each of them was answered rightly. What failed is left out."""
+    """Kind of question -> whether each was answered correctly. Failed episodes are left out."""
     found: dict[str, list[bool]] = defaultdict(list)
     for record in records:
         if record.status == "completed":
@@ -96,7 +96,7 @@ def right_by_kind(records: Iterable[TrajectoryRecord]) -> dict[str, list[bool]]:
 
 
 def by_question(run: Path, result: dict[str, Any]) -> dict[str, dict[str, list[bool]]]:
-    """Who answered -> kind of question -> right or wrong. Only those whose trajectories the run has."""
+    """Policy or baseline -> kind of question -> correct or not, for those with trajectories in the run."""
     names = POLICIES | {name: name for name in result.get("baselines", {})}
     paths = {who: run / "trajectories" / f"eval-{name}-greedy.jsonl" for who, name in names.items()}
     return {who: right_by_kind(read_trajectories(path)) for who, path in paths.items() if path.is_file()}

@@ -1,12 +1,13 @@
-"""What scripted tricks earn from a memory's reward, beside the perfect memory, an honest rule and silence: no model.
+"""Rewards that scripted tricks earn from a memory's reward function, compared with a perfect memory, an honest rule and
+silence: no model.
 
 python scripts/memory_tricks.py
 python scripts/memory_tricks.py --worlds hard --seeds 0 5 7 --presets memory --diaries 55
 
-Each writer keeps held-out diaries, in the environment, with the reader and the judge of entries that experiment=memory
-and experiment=memory_hard have. *Alone* is what the trick's true content earns by itself: the same writer without the
-calls that say nothing true of their day, and silent instead of skipping where something is wanted. No trick may earn
-more than that. Rewards are means over the diaries; (share) is that of the honest rule's reward.
+Each writer keeps held-out diaries in the environment, with the reader and the entry judge of experiment=memory and
+experiment=memory_hard. *Alone* is the reward of a trick's true content only: the same writer without calls that state
+nothing true of their day, and silent instead of skipping on days that ask for entries. A trick may not earn more than
+that. Rewards are means over the diaries; (share) is relative to the honest rule's reward.
 """
 
 from __future__ import annotations
@@ -50,7 +51,7 @@ SAMPLING = SamplingParams(max_tokens=20_000)
 
 @dataclass(frozen=True, slots=True)
 class Day:
-    """What a writer goes by. Some tricks know more than a policy can: the questions, and which sentences are facts."""
+    """A day as a writer sees it. Some tricks know more than a policy can: questions, and which sentences are facts."""
 
     diary: Diary
     number: int
@@ -77,7 +78,7 @@ class Day:
 
     @property
     def names(self) -> list[str]:
-        """Capitalised words of the day but its name."""
+        """Capitalised words of the day, without the day's name."""
         return list(dict.fromkeys(re.findall(r"\b[A-Z][a-z]+", self.text)))[1:] or ["Velmor"]
 
     def earlier(self) -> Iterator[Day]:
@@ -89,7 +90,7 @@ Write = Callable[[Day], Calls]
 
 
 def truth(day: Day) -> Calls:
-    """What the day asks of a memory."""
+    """The calls that the day asks of a memory."""
     return [call for sentence in day.sentences for call in ideal(sentence, True, None)]  # type: ignore[arg-type]
 
 
@@ -98,7 +99,7 @@ def perfect(day: Day) -> Calls:
 
 
 def honest(day: Day) -> Calls:
-    """Each fact, change and meeting is a new entry, and none is ever changed or deleted; a skip where there is none."""
+    """Insert each fact, change and meeting as a new entry, and never change or delete one; skip on days without any."""
     return [insert(s.clause) for s in day.sentences if s.kind in ("fact", "change", "meeting", "again")] or [SKIP]
 
 
@@ -107,12 +108,12 @@ def silent(day: Day) -> Calls:
 
 
 def first(*calls: ToolCall, then: Calls = (SKIP,)) -> Write:
-    """These on the first day, those on every other."""
+    """Make `calls` on the first day and `then` on every other day."""
     return lambda day: calls if day.is_first else then
 
 
 def daily(*texts: str) -> Write:
-    """On each day the next of these as an entry."""
+    """Insert the next of `texts` each day."""
     return lambda day: [insert(next(islice(cycle(texts), day.number, None)))]
 
 
@@ -121,7 +122,7 @@ def of_day(text: Callable[[Day], str]) -> Write:
 
 
 def true_once(then: Write) -> Write:
-    """The first true thing of the diary as an entry; before and after that the other writer."""
+    """Insert the first true fact of the diary; on all other days act like `then`."""
 
     def write(day: Day) -> Calls:
         true = [call for call in truth(day) if call.name == "insert"]
@@ -132,7 +133,7 @@ def true_once(then: Write) -> Write:
 
 
 def at_last(calls: Callable[[Day], Calls]) -> Write:
-    """The perfect memory, and on the last day these calls besides."""
+    """The perfect memory, with these additional calls on the last day."""
     return lambda day: [*truth(day), *calls(day)] if day.is_last else perfect(day)
 
 
@@ -203,12 +204,14 @@ def key_of(call: ToolCall) -> str:
 
 
 def clause_of(text: str) -> str:
-    """What it says of the present."""
+    """The part of the text about the present."""
     return text.partition(" before ")[0]
 
 
 def alone(write: Write) -> Write:
-    """The writer's true content: what its calls say that is true of their day, and skips where nothing is wanted."""
+    """The writer's true content: only its calls that state something true of their day, and skips on days that ask for
+    no entry.
+    """
 
     def true_part(day: Day) -> Calls:
         calls = write(day)
@@ -269,7 +272,7 @@ async def total_of(reward: GroupReward, episode: Episode) -> float:
 
 
 async def measured(world: Diaries, diaries: int, presets: Sequence[str]) -> dict[str, Table]:
-    """A table for each preset."""
+    """Return a table for each preset."""
     tasks = world.split("test")[:diaries]
     judge = Questions(judge=ExactMatch())
     rewards = [build_node("reward", read_preset(CONFIGS, "reward", name), judge=judge) for name in presets]

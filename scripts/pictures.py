@@ -1,4 +1,4 @@
-"""The pictures of README and docs, made from real runs.
+"""Make the pictures of README and docs from real runs.
 
 python scripts/pictures.py screen [--step 90] [OVERRIDE ...]   trains the embedded example up to that step with the live
                                                                screen on a recorded terminal: images/screen.svg
@@ -30,13 +30,13 @@ from agentgrpo.records.screen import Screen
 IMAGES = Path(__file__).parent.parent / "agentgrpo" / "docs" / "images"
 COLUMNS = 100
 FORMAT = re.sub(r"@font-face \{\{.*?\}\}\s*", "", CONSOLE_SVG_FORMAT, flags=re.DOTALL)
-"""Without fonts from the network."""
+"""The SVG format without fonts from the network."""
 RESUMABLE = 75
 
 
 def recorded(step: int, out: Path) -> type[Screen]:
-    """A live screen on a terminal that keeps what it is sent. After `step` the screen as it then is becomes `out`, and
-    the run is asked to end as by Ctrl-C."""
+    """Return a live screen on a recording terminal. After `step`, it saves the current screen to `out` and interrupts
+    the run as Ctrl-C does."""
     console = Console(record=True, force_terminal=True, width=COLUMNS, file=io.StringIO(), highlight=False)
 
     class Recorded(Screen):
@@ -53,8 +53,8 @@ def recorded(step: int, out: Path) -> type[Screen]:
             super().advance(n)
             if self.is_due:
                 self.is_due = False
-                console.export_text(clear=True)  # all frames before this one
-                self.close()  # draws the last
+                console.export_text(clear=True)  # drop all earlier frames
+                self.close()  # draws the last frame
                 out.write_text(console.export_svg(title="agentgrpo train", code_format=FORMAT), encoding="utf-8")
                 os.kill(os.getpid(), signal.SIGINT)
 
@@ -74,7 +74,7 @@ def screen(arguments: list[str]) -> int:
 
 
 def view(arguments: list[str]) -> int:
-    from playwright.sync_api import sync_playwright  # of the extra browser; the other pictures need none
+    from playwright.sync_api import sync_playwright  # in the extra browser; the other pictures do not need it
 
     parser = argparse.ArgumentParser(prog="pictures.py view")
     parser.add_argument("run", type=Path)

@@ -1,12 +1,12 @@
-"""The price of an answer: runs at several prices of a call, their counterfactuals, and one page of them.
+"""The effect of a call's price: runs at several prices, their counterfactual evaluations, and one page about them.
 
 OMP_NUM_THREADS=1 python scripts/price_sweep.py --runs runs/prices --prices 0 0.05 0.1 0.2 0.4 --seeds 0 1
-python scripts/price_sweep.py --dry-run                           the commands, of what is not there yet
+python scripts/price_sweep.py --dry-run                           prints the commands of missing runs
 
-A run that is there is not made again, and one that was stopped goes on. It is what `agentgrpo train -m` makes of
-reward.terms.retriever_cost.web=0,-0.05,... run.seed=0,1, but for folders that say what they are, and for
-`agentgrpo eval --ckpt ... counterfactual=blank` and its like, at each price for the first seed. `agentgrpo report`
-reads both.
+A finished run is not repeated; a stopped run is resumed. The runs are those of `agentgrpo train -m` with
+reward.terms.retriever_cost.web=0,-0.05,... run.seed=0,1, in folders with descriptive names. For the first seed the
+sweep also runs `agentgrpo eval --ckpt ... counterfactual=blank` (and shuffled, swapped) at each price. `agentgrpo
+report` reads the results of both commands.
 """
 
 from __future__ import annotations
@@ -35,14 +35,14 @@ class Sweep:
     steps: int
     counterfactuals: Sequence[str]
     overrides: Sequence[str]
-    """Of every run."""
+    """Settings of every run."""
 
     def place(self, price: float, seed: int) -> Path:
         return self.runs / f"{self.key.split('.')[-1]}{price:g}-steps{self.steps}-seed{seed}"
 
     def commands(self) -> Iterator[list[str]]:
-        """What is not there yet, each once all before it are done."""
-        for seed in self.seeds:  # so that a sweep that is stopped has all prices of some seeds
+        """Yield the commands for missing runs, each after all earlier ones are done."""
+        for seed in self.seeds:  # a stopped sweep then has all prices of some seeds
             for price in self.prices:
                 run = self.place(price, seed)
                 yield from self._training(run, price, seed)
@@ -70,7 +70,7 @@ class Sweep:
 
 def agentgrpo(arguments: Sequence[str]) -> None:
     code = subprocess.run([sys.executable, "-W", "ignore", "-m", "agentgrpo", *arguments], check=False).returncode
-    if code:  # the command has said why; the sweep goes on from here when it is started again
+    if code:  # the command has printed the reason; the sweep continues from here when restarted
         sys.exit(code if code > 0 else 128 - code)
 
 

@@ -1,11 +1,11 @@
-"""How well judge=report's support by words tells claims that what they cite says from others: a Markdown table over
-claims about the world of task=archive. Nothing is trained.
+"""How well the word overlap of judge=report separates claims that their cited passage supports from other claims: a
+Markdown table over claims about the world of task=archive. Nothing is trained.
 
 python scripts/report_table.py --seeds 11 12 13
 
-Each claim cites one passage, which tells a fact. `same`: the fact in the passage's words; `reworded`: in the other
-wording of the world. The others are wrong: `value`, `subject`: of another fact; `relation`: subject and value of the
-fact, and another relation; `negated`; `turned round`: subject and value have changed places.
+Each claim cites one passage, which states a fact. `same`: the fact in the passage's words; `reworded`: in the other
+wording of the world. The other kinds are wrong: `value`, `subject`: taken from another fact; `relation`: subject and
+value of the fact with another relation; `negated`; `turned round`: subject and value swapped.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ from agentgrpo.worlds.archive.world import ArchiveFact, draw_archive, words
 
 TASK = Task(id="claims", messages=(Message(role="user", content="Tell all."),), references=())
 KINDS = {"same": True, "reworded": True}
-"""Of those that are right."""
+"""The kinds of correct claims."""
 
 
 def claims(fact: ArchiveFact, other: ArchiveFact, told: str, rng: random.Random) -> Iterator[tuple[str, str]]:
-    """(kind, claim) about a passage that says `told` of `fact`; `other` is of the same relation."""
+    """Yield (kind, claim) about a passage that states `fact` as `told`; `other` has the same relation."""
 
     def written(
         wording: str, *, noun: str = fact.relation, subject: str = fact.subject, value: str = fact.value
@@ -45,7 +45,7 @@ def claims(fact: ArchiveFact, other: ArchiveFact, told: str, rng: random.Random)
 
 
 async def shares(seed: int, min_score: float, count: int) -> dict[str, float]:
-    """Kind -> share of its claims that are called supported."""
+    """Kind -> share of its claims that are judged supported."""
     rng = generator("report table", seed)
     world = draw_archive(names("test"), 100, rng)
     facts = [f for of in world.facts.values() for f in of.values() if not f.is_lost and f.rule.told != "page"]

@@ -1,7 +1,8 @@
-"""agentgrpo/docs/settings.md from the presets: groups, what each preset is for, and the keys of a group's first one.
+"""Write agentgrpo/docs/settings.md from the presets: groups, the purpose of each preset, and the keys of each group's
+default preset.
 
 python scripts/settings_reference.py            writes it
-python scripts/settings_reference.py --check    exit code 1 where it is not up to date
+python scripts/settings_reference.py --check    exits with 1 if it is not up to date
 """
 
 from __future__ import annotations
@@ -22,22 +23,22 @@ HEAD = """\
 # Settings
 
 Made from the presets by `make docs`. `group=preset` chooses a file of `configs/`, `key.path=value` sets one key of it;
-a command line has the last word. `agentgrpo train --cfg job` prints what comes of it all. Presets of your own lie in a
-folder of the same shape, named by `--config-dir`. A default run is `experiment=almanac`; `experiment=none` is the
-defaults alone.
+the command line overrides the presets. `agentgrpo train --cfg job` prints the resulting configuration. Put presets of
+your own into a folder of the same shape, and name it with `--config-dir`. A default run is `experiment=almanac`;
+`experiment=none` has only the defaults.
 """
 _COMMAND = re.compile(r"(\w+=\S+ )*(agentgrpo|accelerate|@package) ")
 
 
 def defaults() -> dict[str, str]:
-    """Group -> the preset that is taken where none is named, in order."""
+    """Group -> its default preset, in order."""
     listed = yaml.safe_load((CONFIGS / "config.yaml").read_text(encoding="utf-8"))["defaults"]
     pairs = [next(iter(entry.items())) for entry in listed if isinstance(entry, dict)]
     return {group: str(preset) for group, preset in pairs if not group.startswith("override ")}
 
 
 def about(path: Path) -> str:
-    """The first two sentences of the comment that a preset opens with; command lines and examples are none."""
+    """Return the first two sentences of a preset's opening comment, without command lines and examples."""
     words: list[str] = []
     for line in takewhile(lambda s: s.startswith("#"), path.read_text("utf-8").split("\n")):
         text = line.removeprefix("#").strip()
@@ -51,7 +52,7 @@ def about(path: Path) -> str:
 
 
 def groups() -> list[str]:
-    """All of them, a nested one after the one it is in, in the order of a configuration."""
+    """Group names in the order of a configuration; a nested group follows its parent."""
     order = [*registry.ROOT]
     found = {path.parent.relative_to(CONFIGS).as_posix() for path in CONFIGS.glob("*/**/*.yaml")}
     return sorted(found, key=lambda g: (order.index(g.split("/")[0]) if g.split("/")[0] in order else len(order), g))

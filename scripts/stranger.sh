@@ -1,6 +1,6 @@
 #!/bin/sh
-# The way of somebody new: a fresh clone of what is committed here, set-up, training, and a page to look at. It says how
-# many minutes each took and fails where the page is missing. Other caches than pip's are not used.
+# The steps of a new user: a fresh clone of the committed state, set-up, training, and a page to look at. The script
+# prints the minutes of each step and fails if the page is missing. It uses no cache but pip's.
 #
 # scripts/stranger.sh [OVERRIDE ...]     make stranger ARGS="run.max_steps=10"
 set -eu

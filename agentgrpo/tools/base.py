@@ -1,4 +1,4 @@
-"""What a tool is: named, described by a schema, called in one attempt's workspace, answering with a typed result."""
+"""The interface of a tool: it has a name and a schema, runs in an attempt's workspace and returns a typed result."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ToolResult:
-    """How a call ended. `text` is what the policy is told: untrusted, not yet cut to length."""
+    """How a call ended. `text` is shown to the policy; it is untrusted and not yet cut to length."""
 
     outcome: Outcome
     text: str
@@ -24,7 +24,7 @@ class ToolResult:
     result_ids: tuple[str, ...] = ()
     cached: bool = False
     detail: str = ""
-    """For people: never shown to the policy."""
+    """For people only; never shown to the policy."""
 
     @classmethod
     def ok(cls, text: str) -> ToolResult:
@@ -32,7 +32,7 @@ class ToolResult:
 
     @classmethod
     def refused(cls, why: str) -> ToolResult:
-        """The arguments are wrong: the policy's fault."""
+        """The policy's fault: the arguments are wrong."""
         return cls(outcome=Outcome.INVALID_ARGS, text=f"error: {why}")
 
     @classmethod
@@ -42,59 +42,59 @@ class ToolResult:
 
 
 class Workspace(Protocol):
-    """What one attempt at a task has to itself, shared with nobody: made before its first turn, gone when it is scored.
-    An episode that is tried again gets another one."""
+    """The private state of one attempt at a task: created before the first turn, removed after scoring. A retried
+    episode gets a new workspace."""
 
     task: Task
     seed: str
-    """Seeds whatever a tool draws, alike for every attempt at the episode: "train/12|task-7|3"."""
+    """Seed for everything a tool draws; equal for every attempt at the episode, for example "train/12|task-7|3"."""
     key: str
-    """Names the attempt among all others: "train/12|task-7|3|0", and "train/12|task-7|3|1" for the second. What a tool
-    keeps by it is never met again."""
+    """Unique name of the attempt: "train/12|task-7|3|0", and "train/12|task-7|3|1" for the second attempt. State that a
+    tool keeps under this key is never seen again by another attempt."""
 
     @property
     def path(self) -> Path:
-        """The attempt's own directory, made when first asked for, the task's files in it."""
+        """The attempt's own directory, created with the task's files on first use."""
         ...
 
     @property
     def keeps_any(self) -> bool:
-        """Whether anything was asked of `resource` yet."""
+        """Whether any tool has called `resource` yet."""
         ...
 
     async def resource(self, owner: object, open: Callable[[], AbstractAsyncContextManager[T]]) -> T:
-        """What `owner`, a tool, keeps for this attempt alone (a connection, a table, a game): `open()` entered when it
-        is first asked for, the same value ever after, left when the attempt is over, however it ends, and before the
-        directory is removed. It is entered and left in a task of its own, so that a call that is cancelled does it no
-        harm. Raises what opening it raises, and opens it anew when it is asked for again; ToolError when the attempt is
-        over."""
+        """Return the resource (a connection, a table, a game) that the tool `owner` keeps for this attempt alone. The
+        first call enters `open()`; later calls return the same value. However the attempt ends, the context manager is
+        then left, before the directory is removed. It is entered and left in a separate asyncio task, so a cancelled
+        call cannot harm it. Raises any error that opening raises (the next call opens anew), and ToolError when the
+        attempt is over."""
         ...
 
 
 @runtime_checkable
 class Tool(Protocol):
-    """A tool whose calls change what other calls of the episode see (it writes into the workspace) says so with an
-    attribute `exclusive = True`: parallel calls of one turn then wait for each other, in the order of writing. One that
-    serves only so many calls at a time says how many (`at_once = 4`): the others wait before their deadline begins.
-    So does one that has a coroutine `prepare(workspace)`, for what a call may have to wait for that is not its own
-    fault: the toolbox awaits it before every call."""
+    """A tool whose calls change state that other calls of the episode see (for example, it writes into the workspace)
+    sets the attribute `exclusive = True`: parallel calls of one turn then run one after the other, in the order in
+    which the policy wrote them. A tool that serves a limited number of calls at a time sets `at_once` to it (`at_once =
+    4`); further calls wait, and their deadline begins after the wait. For waits that are not a call's fault a tool may
+    define a coroutine `prepare(workspace)`; the toolbox awaits it before every call."""
 
     @property
     def spec(self) -> ToolSpec: ...
 
     async def call(self, arguments: Mapping[str, Any], workspace: Workspace) -> ToolResult:
-        """`arguments` fit the schema. The policy's mistakes are a ToolResult; an infrastructure failure raises
-        ToolError. The toolbox sets the deadline by cancelling: a cancelled call leaves nothing running behind."""
+        """`arguments` fit the schema. A policy's mistake is returned as a ToolResult; an infrastructure failure raises
+        ToolError. The toolbox cancels the call at the deadline; a cancelled call must leave nothing running."""
         ...
 
     async def close(self) -> None:
-        """Once, at the end of the run, on any event loop."""
+        """Called once, at the end of the run, on any event loop."""
         ...
 
 
 @runtime_checkable
 class Toolset(Protocol):
-    """A part of the configuration that brings several tools (an MCP server, the files of a workspace)."""
+    """A configuration entry that provides several tools (an MCP server, the files of a workspace)."""
 
     tools: Sequence[Tool]
 
@@ -102,7 +102,7 @@ class Toolset(Protocol):
 
 
 class ToolBefore:
-    """A tool that stands before another one, `real`, and says of itself what that one says."""
+    """A wrapper around the tool `real` that has the same spec, `exclusive` and `at_once`."""
 
     def __init__(self, real: Tool) -> None:
         self.spec = real.spec

@@ -1,4 +1,5 @@
-"""Exact arithmetic: an expression of numbers, operators and parentheses is read by a parser of its own, never executed.
+"""Exact arithmetic: this module's own parser reads an expression of numbers, operators and parentheses; nothing is
+executed.
 
     expr  = term  (("+" | "-") term)*
     term  = unary (("*" | "/" | "//" | "%") unary)*
@@ -22,9 +23,9 @@ from agentgrpo.core.messages import ToolSpec
 from agentgrpo.tools.base import ToolResult, Workspace
 
 ROUNDED_DIGITS = 15
-"""Significant digits of a result whose decimals do not end."""
+"""Significant digits of a result whose decimal expansion does not end."""
 MAX_DEPTH = 50
-"""Parentheses within parentheses, powers of powers."""
+"""Maximum nesting of parentheses and of powers."""
 _OPERATORS = ("**", "//", "+", "-", "*", "/", "%", "(", ")")
 _TOKEN = re.compile(
     r"[ \t\r\n]*(?:(?P<number>[0-9]+(?:\.[0-9]*)?|\.[0-9]+)|(?P<operator>\*\*|//|[-+*/%()])|(?P<end>\Z))"
@@ -32,22 +33,23 @@ _TOKEN = re.compile(
 
 
 class ExpressionError(Exception):
-    """The text is no expression."""
+    """The text is not an expression."""
 
 
 class Impossible(Exception):
-    """The expression has no result here."""
+    """The expression has no result within the tool's limits."""
 
 
 class Calculator:
-    """The tool `calculator`. Letters and other text that is no expression -> invalid_args; an operator that is not
-    offered, a division by zero, a number beyond max_digits -> runtime_error."""
+    """The tool `calculator`. Text that is not an expression (letters, for example) -> invalid_args; an operator that is
+    not offered, a division by zero or a number beyond max_digits -> runtime_error."""
 
     def __init__(
         self, *, operators: str = "+ - * / // % ** ( )", max_length: int = 1000, max_digits: int = 1000
     ) -> None:
-        """operators: those offered, blanks between them or not. max_length: characters of an expression. max_digits: of
-        any number on the way, before and after the point together. Raises ConfigError."""
+        """operators: the operators offered, with or without blanks between them. max_length: characters of an
+        expression. max_digits: digits of any intermediate number, before and after the point together. Raises
+        ConfigError."""
         self._operators = _operators(operators)
         if not 1 <= max_length <= 4000 or not 1 <= max_digits <= 4000:
             raise ConfigError(
@@ -99,7 +101,7 @@ def _operators(text: str) -> tuple[str, ...]:
 
 
 def _tokens(expression: str) -> list[str]:
-    """Numbers and operators in order; "" ends them."""
+    """Numbers and operators in order; "" marks the end."""
     tokens: list[str] = []
     at = 0
     while not tokens or tokens[-1]:
@@ -125,7 +127,7 @@ class _Parser:
         return value
 
     def _next(self, *wanted: str) -> str:
-        """The next token if it is one of `wanted`, passed; else ""."""
+        """Consume and return the next token if it is one of `wanted`; else return ""."""
         token = self._tokens[self._at]
         if token not in wanted:
             return ""
@@ -208,7 +210,7 @@ class _Parser:
 
 
 def _written(value: Fraction, max_digits: int) -> str:
-    """Exactly where the decimals end, else rounded to ROUNDED_DIGITS significant digits."""
+    """The exact decimal if its expansion ends, else rounded to ROUNDED_DIGITS significant digits."""
     if value.denominator == 1:
         text = str(value.numerator)
     else:

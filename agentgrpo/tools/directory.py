@@ -1,10 +1,10 @@
-"""Files within one directory, whatever path is asked for and whatever is swapped while it is looked up.
+"""Access to files within one directory, safe against any path and against swaps during the lookup.
 
-Every path is looked up from a descriptor of the directory: by openat2 where the kernel has it (Linux 5.6), else folder
-by folder, never through a link, a mount or `..`. A file is touched only through the descriptor of its folder, and read
-only if it is a regular one whose one and only name is the one asked for, so that a hard link shows nothing of outside.
-Nothing waits: pipes and devices are refused. Who may rename folders out of the directory can do so at any moment, this
-module's too; the sandbox gives nobody else that power.
+Every path is looked up from a descriptor of the directory: by openat2 if the kernel has it (Linux 5.6), else folder by
+folder, never through a link, a mount or `..`. A file is accessed only through the descriptor of its folder. It is read
+only if it is a regular file with exactly one name, the requested one, so a hard link cannot expose a file from outside.
+No call blocks: pipes and devices are refused. These guarantees hold only while no other party can rename folders out of
+the directory; the sandbox gives nobody that power.
 """
 
 from __future__ import annotations
@@ -20,11 +20,13 @@ from pathlib import Path
 from typing import NamedTuple
 
 MAX_PATH = 1024
-"""Bytes of a path."""
+"""Maximum bytes of a path."""
 MAX_NAME = 240
-"""Bytes of a name in it: a little less than file systems allow, as a file is written under a longer name first."""
+"""Maximum bytes of a name in a path: a little below the file systems' limit, because a file is first written under a
+longer name.
+"""
 MAX_DEPTH = 16
-"""Folders in a path."""
+"""Maximum number of folders in a path."""
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _FILE = os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_NOCTTY | os.O_CLOEXEC
 _NEW_FILE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -32,37 +34,37 @@ _OPENAT2 = 437
 _RESOLVE = 0x01 | 0x02 | 0x04 | 0x08  # NO_XDEV | NO_MAGICLINKS | NO_SYMLINKS | BENEATH
 _ATTEMPTS = 8
 _LOOKS = 12
-"""At an inode, as its times count in steps of milliseconds before Linux 6.13."""
+"""Number of looks at an inode; before Linux 6.13 its times advance in steps of milliseconds."""
 
 
 class PathRefused(Exception):
-    """No such path is ever allowed."""
+    """The path is never allowed."""
 
 
 class FileProblem(Exception):
-    """The path could be allowed, but what is there does not serve."""
+    """The path is allowed, but the entry there is of the wrong kind or unusable."""
 
 
 class FileMissing(FileProblem):
-    """Nothing is there."""
+    """There is no file at the path."""
 
 
 class DirectoryEntry(NamedTuple):
     name: str
     num_bytes: int | None
-    """None for what is no regular file."""
+    """Size in bytes; None if the entry is not a regular file."""
     is_folder: bool
 
 
 def shown(path: str) -> str:
-    """A path for a message: one line, not long."""
+    """The path for a message: one line, at most about 100 characters."""
     path = path if len(path) <= 100 else f"{path[:100]}..."
     return path if path.isprintable() else repr(path)
 
 
 def parts_of(path: str) -> tuple[str, ...]:
-    """The names in a path relative to the directory; none for the directory itself. Blanks around it do not count.
-    Raises PathRefused."""
+    """Return the names in a path relative to the directory; an empty tuple for the directory itself. Blanks around the
+    path are ignored. Raises PathRefused."""
     path = path.strip()
     try:
         encoded = path.encode("utf-8")
@@ -81,7 +83,7 @@ def parts_of(path: str) -> tuple[str, ...]:
 
 
 def read_within(root: Path, path: str, *, max_bytes: int) -> tuple[bytes, bool]:
-    """The first max_bytes bytes of a regular file, and whether there are more. Raises PathRefused, FileProblem."""
+    """Return the first max_bytes bytes of a regular file, and whether it has more. Raises PathRefused, FileProblem."""
     with _found(path), _named(root, path) as (folder, name):
         fd = os.open(name, _FILE, dir_fd=folder)
         try:
@@ -100,8 +102,8 @@ def read_within(root: Path, path: str, *, max_bytes: int) -> tuple[bytes, bool]:
 
 
 def write_within(root: Path, path: str, content: bytes, *, max_files: int) -> None:
-    """The file appears whole or not at all; its folders are made. Raises PathRefused; FileProblem, too where the
-    directory would hold more than max_files files and folders."""
+    """Write the file atomically, and create its folders. Raises PathRefused; FileProblem, also if the directory would
+    hold more than max_files files and folders."""
     with _found(path), _named(root, path, make=True) as (folder, name):
         entry = _entry(folder, name)
         if entry is not None and entry.num_bytes is None:
@@ -109,7 +111,7 @@ def write_within(root: Path, path: str, content: bytes, *, max_files: int) -> No
         with _folder(root, ()) as top:
             if entry is None and _count(top, max_files) >= max_files:
                 raise FileProblem(f"the workspace is full: at most {max_files} files")
-        # Renamed over the name, so that nothing that the name may have become meanwhile is ever written to.
+        # Written as a draft and renamed, so the write never follows whatever the name has become meanwhile.
         draft = f"{name}.{os.urandom(6).hex()}"
         fd = os.open(draft, _NEW_FILE, 0o600, dir_fd=folder)
         try:
@@ -123,7 +125,9 @@ def write_within(root: Path, path: str, content: bytes, *, max_files: int) -> No
 
 
 def list_within(root: Path, path: str, *, max_entries: int) -> list[DirectoryEntry]:
-    """What is in a folder, by name. Raises PathRefused; FileProblem, too where it is more than max_entries."""
+    """The entries of a folder, sorted by name. Raises PathRefused; FileProblem, also if there are more than max_entries
+    entries.
+    """
     with _found(path), _folder(root, parts_of(path)) as folder:
         names: list[str] = []
         with os.scandir(folder) as found:
@@ -144,14 +148,14 @@ def _found(path: str) -> Iterator[None]:
     except FileNotFoundError:
         raise FileMissing(f"no file {shown(path)}") from None
     except OSError as e:
-        if e.errno in (errno.ELOOP, errno.EXDEV, errno.ENOTDIR):  # which of them, depends on the way of looking up
+        if e.errno in (errno.ELOOP, errno.EXDEV, errno.ENOTDIR):  # the error depends on the lookup method
             raise FileProblem(f"{shown(path)} leads over a file or a link; links are not followed") from None
         raise FileProblem(f"{shown(path)}: {os.strerror(e.errno or 0)}") from e
 
 
 @contextmanager
 def _named(root: Path, path: str, *, make: bool = False) -> Iterator[tuple[int, str]]:
-    """A descriptor of the folder a path leads to, and the name in it."""
+    """Yield a descriptor of the folder that contains the path, and the last name of the path."""
     *folders, name = parts_of(path) or ("",)
     if not name:
         raise PathRefused("the path is empty; name a file")
@@ -173,8 +177,8 @@ def _folder(root: Path, parts: Sequence[str], *, make: bool = False) -> Iterator
 
 
 def walk(top: int, parts: Sequence[str], *, make: bool = False) -> int:
-    """A descriptor of a folder within `top`, opened one by one; missing ones are made. Closes `top` where that
-    succeeds, and where it does not leaves it to the caller. Raises OSError (ELOOP, ENOTDIR for a link)."""
+    """Return a descriptor of a folder within `top`, opening one folder after the other; `make` creates missing folders.
+    Closes `top` on success; on failure the caller still owns it. Raises OSError (ELOOP, ENOTDIR for a link)."""
     at = os.dup(top)
     device = os.fstat(top).st_dev
     try:
@@ -199,7 +203,7 @@ class _How(ctypes.Structure):
 
 
 def jump(top: int, parts: Sequence[str]) -> int:
-    """What walk does, in one system call."""
+    """Like `walk`, in one system call."""
     fd = _openat2(top, "/".join(parts))
     for _ in range(_ATTEMPTS):
         if fd != -errno.EAGAIN:
@@ -214,7 +218,7 @@ def jump(top: int, parts: Sequence[str]) -> int:
 
 
 def _openat2(top: int, path: str) -> int:
-    """A descriptor, or minus the error's number."""
+    """Return a descriptor, or the negative error number."""
     how = _How(flags=_FOLDER, mode=0, resolve=_RESOLVE)
     call = ctypes.c_long(_OPENAT2), top, path.encode("utf-8"), ctypes.byref(how), ctypes.c_size_t(ctypes.sizeof(how))
     fd: int = _libc().syscall(*call)
@@ -228,7 +232,7 @@ def _libc() -> ctypes.CDLL:
 
 @cache
 def has_openat2() -> bool:
-    """Not before Linux 5.6, nor where a container forbids the call."""
+    """Whether openat2 works: it needs Linux 5.6, and a container may forbid it."""
     if os.uname().sysname != "Linux":
         return False
     fd = os.open("/", _FOLDER)
@@ -245,8 +249,8 @@ def has_openat2() -> bool:
 
 
 def _facts(found: os.stat_result) -> tuple[int, ...]:
-    """What stays as it is as long as an inode's names do. One link alone proves nothing: the name that was opened may
-    be gone, and the other one outside. But to bring the name back, for the next look to find it, changes the time."""
+    """Facts of an inode that stay equal while its names do. A link count of one proves nothing: the opened name may be
+    gone and the remaining one may lie outside. Restoring the name for the next look changes the inode's ctime."""
     return found.st_dev, found.st_ino, found.st_nlink, found.st_ctime_ns
 
 
@@ -267,7 +271,7 @@ def _entry(folder: int, name: str) -> DirectoryEntry | None:
 
 
 def _count(folder: int, limit: int) -> int:
-    """Files and folders within `folder`, no further than `limit`."""
+    """Count the files and folders within `folder`, up to `limit`."""
     with os.scandir(folder) as found:
         entries = []
         for each in found:

@@ -1,4 +1,4 @@
-"""The tool that reads a page of the open web. Which addresses it may reach: agentgrpo.services."""
+"""The tool that reads a page of the open web. The module agentgrpo.services decides which addresses it may reach."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from agentgrpo.tools.base import ToolResult, Workspace
 
 
 class Fetch:
-    """`fetch {"url": ..., "part": 2, "find": "words"}`: the text of a page, at most max_chars of it: the first ones,
-    another part of so many, or the first part, from there on, that has these words.
+    """`fetch {"url": ..., "part": 2, "find": "words"}`: returns at most max_chars characters of the page's text: the
+    first part, the part of that number, or the first part from there on that contains these words.
 
-    Model-written URLs reach public addresses only, on `ports`; allow_hosts are names whose addresses may be private,
-    allow_networks are networks that may be reached although they are. A page that cannot be had is a result like any
-    other, for which page it asks is the policy's choice; only a machine without a network raises ToolError."""
+    URLs written by the model reach public addresses only, on `ports`. allow_hosts: names whose addresses may be
+    private. allow_networks: private networks that may be reached. A page that cannot be fetched is an ordinary result,
+    because the policy chose the page; only a machine without a network raises ToolError."""
 
     spec = ToolSpec(
         name="fetch",

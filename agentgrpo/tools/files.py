@@ -1,4 +1,4 @@
-"""The tools `read_file`, `write_file`, `list_files` and `lookup`: the files of the episode's workspace, no others."""
+"""The tools `read_file`, `write_file`, `list_files` and `lookup` for the files of the episode's workspace."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ from agentgrpo.tools.directory import (
     write_within,
 )
 
-# --- Tables in the files of a workspace: a value by its key.
+# --- Tables in the files of a workspace: look up a value by its key.
 #
-# prices.txt     verdren 44            the rest of the line is the value; a tab may stand for the blank
+# prices.txt     verdren 44            the rest of the line is the value; a tab may replace the blank
 #                lomel see imports     an error entry: the value is in another table
 # prices.csv     first row = names of the columns, first column = key
 # prices.json    {"verdren": 44, ...}
@@ -37,8 +37,8 @@ _SEE = re.compile(r"see (\S+)")
 
 
 def look_up(workspace: Path, table: str, key: str, *, max_bytes: int, max_entries: int) -> str:
-    """The value; white space around table and key does not count. Raises FileProblem for an unknown table or key, and
-    for a value that is in another table; PathRefused for a table whose name is a path."""
+    """Return the value; white space around table and key is ignored. Raises FileProblem for an unknown table or key,
+    and if the value is in another table; PathRefused if the table name is a path."""
     table, key = table.strip(), key.strip()
     if "/" in table or "\0" in table:
         raise PathRefused(f"{shown(table)} is no name of a table")
@@ -94,18 +94,18 @@ _READERS = {".txt": _from_lines, ".csv": _from_csv, ".json": _from_json}
 
 
 MORE = "..."
-"""The last line of a file that was not shown to its end."""
+"""Last line of the output when the rest of the file is not shown."""
 Run = Callable[[Mapping[str, Any], Workspace], str]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FileTool:
-    """Answers at once, on the event loop's thread: nothing it does waits, and a call leaves nothing to cancel."""
+    """Runs synchronously on the event loop's thread: it never waits, so a call needs no cancelling."""
 
     spec: ToolSpec
     run: Run
     exclusive: bool = True
-    """A file is read after it was written where the policy wrote the calls in this order."""
+    """Keeps the policy's order: a read that follows a write sees the written file."""
 
     async def call(self, arguments: Mapping[str, Any], workspace: Workspace) -> ToolResult:
         try:
@@ -120,8 +120,8 @@ class FileTool:
 
 
 class Files:
-    """Toolset over the workspace. A path that is never allowed -> invalid_args; a missing file, a link, a pipe, too
-    large a file, an unknown key -> runtime_error."""
+    """Toolset over the workspace. A forbidden path -> invalid_args; a missing file, a link, a pipe, a file that is too
+    large or an unknown key -> runtime_error."""
 
     def __init__(
         self,
@@ -131,9 +131,9 @@ class Files:
         max_files: int = 100,
         max_lines: int | None = None,
     ) -> None:
-        """offered: which of the tools the policy gets; without write_file the workspace is read-only. max_bytes: of a
-        file. max_files: files and folders in the workspace, when one is written, and in a folder, when it is listed.
-        max_lines: of a file that read_file shows; null = all. Raises ConfigError."""
+        """offered: names of the tools that the policy gets; without write_file the workspace is read-only. max_bytes:
+        size limit of one file. max_files: files and folders allowed in the workspace when a file is written, and in a
+        folder when it is listed. max_lines: lines of a file that read_file shows; null = all. Raises ConfigError."""
         if max_bytes < 1 or max_files < 1 or (max_lines is not None and max_lines < 1):
             raise ConfigError(
                 f"files: max_bytes={max_bytes}, max_files={max_files}, max_lines={max_lines}; use 1 or more"
@@ -169,7 +169,7 @@ class Files:
         return "\n".join([*lines, MORE] if more else lines)
 
     def _beside(self, path: str, workspace: Workspace) -> str:
-        """What there is instead, for a message."""
+        """For an error message: the names of the files that do exist in the folder."""
         folder = "/".join(parts_of(path)[:-1])
         try:
             entries = list_within(workspace.path, folder, max_entries=self._max_files)
@@ -200,7 +200,7 @@ def _row(entry: DirectoryEntry) -> str:
 
 
 def _tool(name: str, description: str, run: Run, needed: tuple[str, ...] | None = None, **texts: str) -> FileTool:
-    """A tool whose arguments are texts, by their descriptions."""
+    """A tool whose arguments are all texts; `texts` gives their descriptions."""
     schema = {
         "type": "object",
         "properties": {argument: {"type": "string", "description": about} for argument, about in texts.items()},

@@ -1,7 +1,7 @@
 """A user's typed Python function as a tool: `tools.weather.name=my_tools:weather`.
 
-The function, async or not, runs in a process of its own (services.workers), so that it may hang, crash, leak or hold
-the interpreter's lock without anybody else noticing: at its deadline the process is killed with all it has started.
+The function, async or not, runs in a separate process (services.workers). It may hang, crash, leak or hold the
+interpreter lock without affecting anything else: at its deadline the process is killed with all its children.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from agentgrpo.core.secrets import handed, masked, refuse_unset
 from agentgrpo.services.workers import WorkerCrashed, Workers
 from agentgrpo.tools.base import ToolResult, Workspace
 
-# --- A typed Python function as a ToolSpec: its schema from the annotations, its words from the docstring.
+# --- A typed Python function as a ToolSpec: the annotations give the schema, the docstring gives the descriptions.
 #
 #     def weather(city: str, days: int = 1) -> str:
 #         """Forecasts the weather.
@@ -34,30 +34,34 @@ from agentgrpo.tools.base import ToolResult, Workspace
 #             city: Where.
 #             days: How many days ahead.
 #         """
-#
-# The docstring is in Google's style, as `tools=` of transformers and TRL read it; texts of arguments may be left out.
-# (transformers.utils.get_json_schema is not used: its "nullable" is not JSON Schema, so that a validator refuses the
-# null it allows, it forbids no unknown arguments, and it takes most of a second to import in every process of a tool.)
+# The docstring is in Google's style, the one that `tools=` of transformers and TRL reads; descriptions of arguments are
+# optional. transformers.utils.get_json_schema is not used: its "nullable" is not JSON Schema, so a validator refuses
+# the null that it should allow; it does not forbid unknown arguments; and its import takes most of a second in every
+# process of a tool.
 
 _LOG = logging.getLogger(__name__)
 _OF_PYTHON = (
     *("CUDA_VISIBLE_DEVICES", "LD_LIBRARY_PATH", "OMP_NUM_THREADS", "PYTHONPATH", "SSL_CERT_DIR", "SSL_CERT_FILE"),
     *("TZ", "VIRTUAL_ENV"),
 )
-"""Variables that a function gets beside the harmless ones: Python and its libraries are as in this process."""
+"""Environment variables that a function gets beside the harmless ones, so that Python and its libraries behave as in
+this process.
+"""
 WORKSPACE = "workspace"
-"""A parameter of this name that is annotated as Path gets the episode's workspace and is no argument."""
+"""A parameter of this name, annotated as Path, receives the episode's workspace and is not shown to the policy."""
 _SECTION = re.compile(r"(Args|Arguments|Returns?|Yields?|Raises|Examples?|Notes?|Attributes|See Also):\s*")
 _ENTRY = re.compile(r"(?P<name>\w+)\s*(?:\([^)]*\))?\s*:\s*(?P<text>.*)")
 _SIMPLE = {str: "string", int: "integer", float: "number", bool: "boolean", types.NoneType: "null"}
 
 
 def spec_of(function: Callable[..., Any]) -> ToolSpec:
-    """What a policy is told of `function`. Raises ConfigError for one that cannot be described."""
+    """Return the description of `function` that the policy sees. Raises ConfigError if the function cannot be
+    described.
+    """
     name = function.__name__
     where = f"{function.__module__}:{function.__qualname__}"
     if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
-        raise ConfigError(f"{where} yields its result; a tool returns it")
+        raise ConfigError(f"{where} is a generator; a tool must return its result")
     try:
         hints = typing.get_type_hints(function)
     except (NameError, TypeError, AttributeError) as e:
@@ -67,7 +71,7 @@ def spec_of(function: Callable[..., Any]) -> ToolSpec:
     required = []
     for parameter in inspect.signature(function).parameters.values():
         if parameter.kind not in (parameter.POSITIONAL_OR_KEYWORD, parameter.KEYWORD_ONLY):
-            raise ConfigError(f"{where}: {parameter} has no name for a policy; named parameters are allowed")
+            raise ConfigError(f"{where}: {parameter} cannot be passed by name; use named parameters")
         if parameter.name not in hints:
             raise ConfigError(
                 f"{where}: parameter {parameter.name} has no annotation; annotate it: {parameter.name}: str"
@@ -83,13 +87,13 @@ def spec_of(function: Callable[..., Any]) -> ToolSpec:
             schema["default"] = parameter.default
         properties[parameter.name] = schema
     if unknown := sorted(texts.keys() - properties.keys() - {WORKSPACE}):
-        raise ConfigError(f"{where}: its docstring describes {unknown[0]}, which is no parameter")
+        raise ConfigError(f"{where}: its docstring describes {unknown[0]}, which is not a parameter")
     parameters = {"type": "object", "properties": properties, "required": required, "additionalProperties": False}
     return ToolSpec(name=name, description=about, parameters=parameters)
 
 
 def takes_workspace(function: Callable[..., Any]) -> bool:
-    """Whether it has the parameter WORKSPACE."""
+    """Whether the function has the parameter WORKSPACE."""
     return any(_is_workspace(name, hint) for name, hint in typing.get_type_hints(function).items())
 
 
@@ -133,12 +137,12 @@ def _is_json(value: Any) -> bool:
 
 
 def _docstring(function: Callable[..., Any], where: str) -> tuple[str, Mapping[str, str]]:
-    """What stands before the first section, on one line, and the text of each argument."""
+    """Return the text before the first section, on one line, and the description of each argument."""
     lines = (inspect.getdoc(function) or "").splitlines()
     sections = [i for i, line in enumerate(lines) if _SECTION.fullmatch(line)]
     about = " ".join(" ".join(lines[: sections[0] if sections else None]).split())
     if not about:
-        raise ConfigError(f"{where} has no docstring; say in it what the tool does: a policy reads it")
+        raise ConfigError(f"{where} has no docstring; write one that tells the policy what the tool does")
     texts: dict[str, str] = {}
     for start, end in itertools.pairwise([*sections, len(lines)]):
         if lines[start].startswith("Arg"):
@@ -162,10 +166,11 @@ def _entries(lines: list[str]) -> dict[str, str]:
 
 
 class FunctionTool:
-    """An exception of the function -> runtime_error with its last line; a crash of its process too, and its being
-    killed or short of memory where a second attempt, in a new process, ends alike. What it prints is dropped; what it
-    returns is told to the policy (a text as it is, None as nothing, else str() of it, which must hold no address in
-    memory: runtime_error). An image is no text: the attempt fails with ToolError."""
+    """An exception in the function -> runtime_error with its last line. A crash of its process -> runtime_error as
+    well; so is a killed process or one out of memory if a second attempt, in a new process, ends the same way. Printed
+    output is dropped. The returned value is shown to the policy: a text unchanged, None as an empty text, anything else
+    as str(). A str() with a memory address in it -> runtime_error. An image cannot be shown: the attempt fails with
+    ToolError."""
 
     def __init__(
         self,
@@ -177,10 +182,10 @@ class FunctionTool:
         max_result_chars: int = 100_000,
         memory_mb: int = 4096,
     ) -> None:
-        """function: a global one of a module that can be imported. env: names of environment variables that it gets
-        beside the usual ones, such as those of its keys. processes: calls at a time. recycle_after: calls of
-        one process; 1 = each call has a fresh one, so that no call finds what others have left in it. max_result_chars:
-        longer results are cut. memory_mb: of each process; past it the function meets a MemoryError. Raises
+        """function: a module-level function of an importable module. env: names of environment variables that it gets
+        beside the usual ones, for example its API keys. processes: concurrent calls. recycle_after: calls that one
+        process serves; 1 = a fresh process for each call, so that no call sees state of earlier ones. max_result_chars:
+        longer results are cut. memory_mb: memory of each process; beyond it the function meets a MemoryError. Raises
         ConfigError."""
         if not inspect.isfunction(function):
             raise ConfigError(f"tool {function!r}: a function or a class is needed")
@@ -217,7 +222,7 @@ class FunctionTool:
         return ToolResult.ok(reply["text"])
 
     def _hint_at(self, error: str) -> None:
-        """Where a function may have asked for a variable that it has not been given."""
+        """Warn once if the function seems to have asked for a variable that it has not been given."""
         name = error.removeprefix("KeyError: ").strip("'")
         if name in os.environ and name not in handed((*_OF_PYTHON, *self._variables)) and name not in self._hinted:
             self._hinted.add(name)

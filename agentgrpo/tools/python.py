@@ -1,4 +1,4 @@
-"""The tool that runs a program the policy has written."""
+"""The tool that runs a program written by the policy."""
 
 from __future__ import annotations
 
@@ -23,18 +23,21 @@ from agentgrpo.tools.sandbox.bubblewrap import BubblewrapSandbox
 from agentgrpo.tools.sandbox.unsafe import UnsafeSubprocess
 
 MAX_FILES = 1000
-"""Of a workspace that a program sees, and as many folders: fewer than it may have itself (SandboxLimits.max_files)."""
+"""Files of a workspace that a program sees, and as many folders: fewer than the program may create
+(SandboxLimits.max_files).
+"""
 _TOO_LARGE = "the workspace is too large for a program to see"
 _KILLED = 128 + signal.SIGKILL
 _Key: TypeAlias = tuple[str, tuple[tuple[str, bytes], ...]]
 
 
 class PythonTool:
-    """`python {"code": "print(6 * 7)"}`: what the program prints is the result; an exception is its last line.
+    """`python {"code": "print(6 * 7)"}`: the result is the program's printed output; an exception is reported by its
+    last line.
 
-    What it prints depends on its text and the files it sees, but for the clock, the system's entropy and addresses in
-    memory: sets of texts have a fixed order, and the module random a fixed seed. So equal programs that are asked for
-    at the same time run once, and the last `cache_size` results are kept, unless programs write files."""
+    The output depends on the program's text and the files it sees, except for the clock, the system's entropy and
+    memory addresses: sets of texts have a fixed order, and the module random a fixed seed. Equal programs requested at
+    the same time therefore run once, and the last `cache_size` results are kept, unless programs write files."""
 
     def __init__(
         self,
@@ -50,8 +53,8 @@ class PythonTool:
         cache_size: int = 1024,
         python: str | None = None,
     ) -> None:
-        """workspace: whether programs find the files of the episode's workspace in their working directory (copies of
-        them), and whether what they write there is kept. Raises ConfigError where the sandbox cannot hold."""
+        """workspace: whether programs find copies of the workspace's files in their working directory, and whether
+        files that they write there are kept. Raises ConfigError if the sandbox cannot work on this machine."""
         if cache_size < 0:
             raise ConfigError(f"python tool: cache_size={cache_size}; 0 or more is allowed")
         self._limits = SandboxLimits(
@@ -69,9 +72,9 @@ class PythonTool:
         self._cache_size = cache_size
         self._cache: OrderedDict[_Key, Finished] = OrderedDict()
         self.bounds: tuple[Bound, ...] = ()
-        """What bounds a program on this machine; nothing is said of a sandbox that is none."""
+        """The bounds on a program on this machine; empty for unsafe_subprocess."""
         self.no_groups = ""
-        """Why no control group bounds the sum of its processes, where none does."""
+        """The reason why no control group bounds the sum of a program's processes; "" if one does."""
         self._sandbox: Sandbox
         if sandbox == "unsafe_subprocess":
             self._sandbox = UnsafeSubprocess(self._limits, python=python)
@@ -129,7 +132,7 @@ class PythonTool:
             return self._cache[key]
         finished = await self._batcher.ask(None, key)
         was_killed = finished.end is End.EXITED and finished.exit_code == _KILLED
-        if finished.end is not End.TIMEOUT and not was_killed:  # these may be the machine's fault
+        if finished.end is not End.TIMEOUT and not was_killed:  # a timeout or a kill may be the machine's fault
             self._cache[key] = finished
             if len(self._cache) > self._cache_size:
                 self._cache.popitem(last=False)
@@ -157,14 +160,14 @@ class PythonTool:
 
 
 def plain_text(printed: bytes) -> str:
-    """What a program printed, as text that is safe to read: without escape sequences, control characters and invisible
-    ones; what is not UTF-8 becomes U+FFFD."""
+    """The program's output as text that is safe to read: without escape sequences, control characters and invisible
+    characters; bytes that are not UTF-8 become U+FFFD."""
     return visible(printed.decode("utf-8", "replace").replace("\r\n", "\n").replace("\r", "\n"))
 
 
 def files_in(root: Path, max_bytes: int) -> dict[str, bytes]:
-    """All regular files within `root`; links are left out. Raises FileProblem where it is too much, counted in pages,
-    as the sandbox's file system does: what it has no room for would look like the machine's failure."""
+    """Read the regular files within `root`, without links. Raises FileProblem if their size exceeds max_bytes, counted
+    in pages like the sandbox's file system: otherwise a lack of room there would look like the machine's failure."""
     files: dict[str, bytes] = {}
     folders, num_folders = [""], 0
     while folders:
@@ -185,8 +188,8 @@ def files_in(root: Path, max_bytes: int) -> dict[str, bytes]:
 
 
 def keep_files(root: Path, before: Mapping[str, bytes], after: Mapping[str, bytes] | None) -> str | None:
-    """Write into the workspace what a program has written, whatever it calls its files; what it removed stays. Returns
-    what could not be kept."""
+    """Write the files that a program has written into the workspace, whatever their names; files that it removed stay.
+    Return a message if some could not be kept, else None."""
     if after is None:
         return "the files of the program are not kept"
     for name, content in after.items():

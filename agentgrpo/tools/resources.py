@@ -1,4 +1,4 @@
-"""What tools keep for one attempt alone: opened when first asked for, closed when the attempt is over."""
+"""Per-attempt resources of tools: opened on first use, closed when the attempt is over."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _LOG = logging.getLogger(__name__)
 
 
 class AttemptResources:
-    """Of one attempt, which `attempt` names in messages; on one event loop."""
+    """The resources of one attempt, on one event loop. `attempt` names it in messages."""
 
     def __init__(self, attempt: str) -> None:
         self._attempt = attempt
@@ -36,7 +36,7 @@ class AttemptResources:
         return await found.opened()
 
     async def close(self) -> None:
-        """Returns when all of it is closed, or has not been within half a minute."""
+        """Close all resources; returns after half a minute even if some are still open."""
         self._is_over = True
         tasks = {kept.close() for kept in self._kept.values()}
         if not tasks:
@@ -48,12 +48,12 @@ class AttemptResources:
 
 
 class _Kept(Generic[T]):
-    """Opened and closed in a task of its own: many context managers must be left where they were entered, and the calls
-    that ask for one may be cancelled without any harm to it."""
+    """Opens and closes a context manager in its own asyncio task: many must be left in the task that entered them, and
+    a cancelled call must not harm the resource."""
 
     def __init__(self, owner: object, manager: AbstractAsyncContextManager[T]) -> None:
         loop = asyncio.get_running_loop()
-        self._owner = owner  # or its id could become another's
+        self._owner = owner  # seen
         self._opened: asyncio.Future[T] = loop.create_future()
         self._opened.add_done_callback(lambda opened: opened.cancelled() or opened.exception())  # seen
         self._closing = asyncio.Event()
@@ -64,11 +64,13 @@ class _Kept(Generic[T]):
         return self._opened.done() and (self._opened.cancelled() or self._opened.exception() is not None)
 
     async def opened(self) -> T:
-        """Each who waits may give up alone. Raises what opening it raises."""
+        """Wait until the resource is open; a cancelled waiter does not affect others. Raises any error that opening
+        raises.
+        """
         return await asyncio.shield(self._opened)
 
     def close(self) -> asyncio.Task[None]:
-        """The task to wait for. What is still being opened is given up."""
+        """Return the task to wait for. An opening still in progress is cancelled."""
         self._closing.set()
         if not self._opened.done():
             self._task.cancel()

@@ -1,10 +1,10 @@
-"""Whether the arguments of a call fit a tool's JSON schema, and what is wrong with them in one line.
+"""Check whether the arguments of a call fit a tool's JSON schema, and describe a mismatch in one line.
 
-The schemas are those of tools of any making (an MCP server's too), so the whole of JSON Schema is understood, with
-three differences that keep a call's checking short, local and strict: regular expressions are not run, as they can take
-for ever (`pattern`, `patternProperties`, and what is left unevaluated beside these), references lead nowhere but into
-the schema itself (nothing is fetched) and are followed MAX_REFERENCES times at most, and an integer is an int (1.0 and
-true are none), a number finite.
+Schemas come from tools of any origin (MCP servers too), so all of JSON Schema is supported, with three differences that
+keep a check short, local and strict. Regular expressions are not run, as they can take for ever (`pattern`,
+`patternProperties`, and unevaluated items and properties beside these). References may point only into the schema
+itself (nothing is fetched), and at most MAX_REFERENCES are followed. An integer must be an int (not 1.0 or true), and a
+number must be finite.
 """
 
 from __future__ import annotations
@@ -20,19 +20,21 @@ from referencing import Registry
 from agentgrpo.core.errors import ConfigError, ToolError, line_of
 
 MAX_LENGTH = 300
-"""Characters of a problem."""
+"""Maximum characters of a problem's description."""
 MAX_DEPTH = 32
-"""Lists and objects within each other, in arguments; no tool needs as many, and whoever walks them may recurse."""
+"""Maximum nesting of lists and objects in arguments; no tool needs more, and code that walks them may recurse."""
 _SCHEMA_DEPTH = 2 * MAX_DEPTH
-"""The same of a schema, which takes two of them to describe one."""
+"""Maximum nesting of a schema, which takes two levels to describe one."""
 MAX_REFERENCES = 20_000
-"""That a call's checking follows: thirty definitions that each name the next one twice lead to a thousand million."""
+"""References followed while one call is checked; thirty definitions that each name the next one twice lead to a
+thousand million.
+"""
 _REFERENCES = ("$ref", "$dynamicRef", "$recursiveRef")
 _TYPES = {"object": "an object", "array": "a list", "integer": "a whole number", "null": "null"}
 
 
 class ArgumentSchema:
-    """Raises ConfigError for what is no JSON schema of an object."""
+    """Raises ConfigError if `parameters` is not a JSON schema of an object."""
 
     def __init__(self, tool: str, parameters: Mapping[str, Any]) -> None:
         self._tool = tool
@@ -46,15 +48,15 @@ class ArgumentSchema:
         try:
             kind.check_schema(schema)
         except exceptions.SchemaError as e:
-            raise ConfigError(f"tool {tool}: its parameters are no JSON schema: {e.message}") from e
+            raise ConfigError(f"tool {tool}: its parameters are not a JSON schema: {e.message}") from e
         if schema.get("type", "object") != "object":
             raise ConfigError(f"tool {tool}: its parameters are of type {schema['type']}; they must be an object")
         self._followed = 0
         self._validator = _strict(kind, self._follow)(schema, registry=Registry())
 
     def problem(self, arguments: Any) -> str | None:
-        """What is wrong with `arguments`, for the policy; None where they fit. Equal arguments have equal problems.
-        Raises ToolError where the schema itself cannot be followed."""
+        """Describe for the policy how `arguments` violate the schema; None if they fit. Equal arguments give equal
+        descriptions. Raises ToolError if the schema itself cannot be followed."""
         if not isinstance(arguments, Mapping):
             return "the arguments must be an object"
         try:
@@ -106,8 +108,8 @@ def _unread(*_: Any) -> Iterator[exceptions.ValidationError]:
 
 
 def _plain(value: Any, depth: int) -> Any:
-    """Mappings as dicts and sequences as lists: what a validator takes for objects and arrays. Raises RecursionError
-    for what is nested deeper than `depth`, UnicodeEncodeError for a text that no file and no connection takes."""
+    """Convert mappings to dicts and sequences to lists, the types that a validator takes for objects and arrays. Raises
+    RecursionError if the nesting exceeds `depth`, UnicodeEncodeError for a text that cannot be encoded as UTF-8."""
     if isinstance(value, str):
         value.encode("utf-8")
         return value

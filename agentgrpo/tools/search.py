@@ -1,4 +1,4 @@
-"""The tool `search`: a query to the passages of any retriever."""
+"""The tool `search`: returns passages of any retriever for a query."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from agentgrpo.tools.base import ToolResult, Workspace
 
 
 class SearchTool:
-    """Answers with labelled passages, best first:
+    """Returns labelled passages, best first:
 
         [1] title: text
         [2] text
 
-    Where there are several retrievers the policy may choose one. An empty query -> invalid_args; a retriever that fails
-    raises ToolError, counted by the retriever's own kind of failure."""
+    With several retrievers the policy may choose one. An empty query -> invalid_args; a failing retriever raises
+    ToolError with the retriever's own kind of failure."""
 
     def __init__(
         self,
@@ -30,7 +30,7 @@ class SearchTool:
         max_passage_chars: int = 2000,
         max_query_chars: int = 1000,
     ) -> None:
-        """retrievers: by name, the first of them answers where the policy names none; closed by who made them. Raises
+        """retrievers: by name; the first is used if the policy names none. The caller closes them. Raises
         ConfigError."""
         if not retrievers:
             raise ConfigError("tool search: there is no retriever; configure one: retriever=embedded")
@@ -89,5 +89,5 @@ class SearchTool:
 
 
 def _single_line(text: str) -> str:
-    """White space folded, so that no passage can break out of its row; half a surrogate pair becomes "?"."""
+    """Fold white space, so that a passage cannot break out of its row; half a surrogate pair becomes "?"."""
     return " ".join(text.split()).encode("utf-8", "replace").decode("utf-8")

@@ -1,7 +1,7 @@
-"""Tools that ask services outside: a call as a request of the one seam.
+"""Tools that call external services: each call becomes a request to the meter.
 
-Where a service is, is no part of a request; what the policy is told of the tool, and with which arguments it calls it,
-is. What passes (a page that was too slow) is told to the policy and not recorded."""
+A request holds the tool's description and the arguments of the call, not the service's address. A transient failure (a
+page that was too slow) is shown to the policy but not recorded."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from agentgrpo.tools.base import Tool, ToolBefore, ToolResult, Toolset, Workspac
 
 
 class _Passing(ToolError):
-    """A result that is not recorded."""
+    """Carries a transient result, which is not recorded."""
 
     def __init__(self, result: ToolResult) -> None:
         super().__init__(result.text, kind=result.detail or str(result.outcome))
@@ -45,7 +45,7 @@ _RESULT: Form[ToolResult] = Form(write=_row, read=_result, error=ToolError)
 
 
 class ToolService(ToolBefore):
-    """kind: fetch or mcp, by which it is priced and limited. Past a limit of the episode the policy is told so."""
+    """kind: fetch or mcp; prices and limits go by it. Beyond a limit of the episode, the policy is told so."""
 
     def __init__(self, real: Tool, *, kind: str, meter: Meter) -> None:
         super().__init__(real)
@@ -55,7 +55,7 @@ class ToolService(ToolBefore):
         self._service = str(getattr(real, "identity", f"{kind} {self.spec.name} {told}"))
 
     async def prepare(self, workspace: Workspace) -> None:
-        """What is only replayed needs nothing."""
+        """Skipped when all requests are replayed."""
         if not self._meter.replays_only:
             await super().prepare(workspace)
 
@@ -91,7 +91,7 @@ class ToolService(ToolBefore):
 
 
 class ToolsetService:
-    """A Toolset, each tool of it a ToolService."""
+    """A Toolset with each of its tools wrapped in a ToolService."""
 
     def __init__(self, real: Toolset, *, kind: str, meter: Meter) -> None:
         self.tools = [ToolService(tool, kind=kind, meter=meter) for tool in real.tools]

@@ -1,10 +1,10 @@
-"""The one place that calls tools: whatever a tool does, a call ends in time and as one of five outcomes.
+"""The only place that calls tools: every call ends in time and with one of five outcomes, whatever the tool does.
 
     call -> unknown? malformed? arguments fit? -> Tool.prepare -> a slot -> deadline( Tool.call ) -> cut to length
          -> (reply, record)
 
-The policy's mistakes and the tool's own failures are told to the policy. What is neither (ToolError, or any exception
-that a tool lets out) is tried again with the same arguments and then raised: an infrastructure failure of the episode.
+The policy is told of its own mistakes and of the tool's failures. Any other failure (ToolError, or an exception that
+escapes from a tool) is retried with the same arguments and then raised as an infrastructure failure of the episode.
 """
 
 from __future__ import annotations
@@ -26,19 +26,19 @@ from agentgrpo.core.untrusted import visible
 from agentgrpo.tools.base import Tool, ToolResult, Workspace
 from agentgrpo.tools.schema import ArgumentSchema
 
-# --- Text cut to a number of tokens.
+# --- Cut text to a number of tokens.
 
 MARKER = "[... output truncated ...]"
 
 
 def cut(text: str, max_tokens: int, count_tokens: Callable[[str], int]) -> tuple[str, bool]:
-    """`text` if it has at most max_tokens tokens, else the longest beginning (as bisection finds it) that has, with a
-    line MARKER after it; and whether it was cut. Where not even the marker fits, the marker alone.
+    """Return `text` and whether it was cut. A text of more than max_tokens tokens is cut to the longest beginning that
+    fits (found by bisection), followed by a line MARKER. If not even the marker fits, return the marker alone.
 
-    Only the part that may be shown is ever encoded, so the cost does not grow with the text."""
+    The cost does not grow with the text: the part beyond the cut is never encoded."""
     window = 4 * max_tokens
     while window < len(text) and count_tokens(text[:window]) <= max_tokens:
-        window *= 2  # long tokens, such as runs of spaces
+        window *= 2  # long tokens, for example runs of spaces
     if window >= len(text) and count_tokens(text) <= max_tokens:
         return text, False
     fits, too_long = 0, min(window, len(text)) + 1
@@ -56,13 +56,13 @@ def _marked(text: str, length: int) -> str:
 
 
 GRACE_S = 0.5
-"""Seconds that a cancelled call has to leave; past them it is left behind."""
+"""Seconds that a cancelled call has to finish; after that it is abandoned."""
 _LOG = logging.getLogger(__name__)
 Answer = tuple[ToolReply, ToolRecord]
 
 
 class Toolbox:
-    """Calls any of `tools` for any number of episodes at once. Holds nothing of any of them."""
+    """Calls `tools` for any number of concurrent episodes. Holds no state of an episode."""
 
     def __init__(
         self,
@@ -75,9 +75,9 @@ class Toolbox:
         max_concurrent: int = 32,
         prices: Mapping[str, float] | None = None,
     ) -> None:
-        """`tools` by the names that the policy knows them by. count_tokens: of untrusted text, as the policy's renderer
-        encodes it. max_concurrent: calls of one tool under way at once. prices: of one call, by tool; 0.0 where there
-        is none. Raises ConfigError."""
+        """tools: by the names that the policy knows. count_tokens: counts the tokens of untrusted text as the policy's
+        renderer encodes it. max_concurrent: concurrent calls of one tool. prices: tool -> price of a call, 0.0 by
+        default. Raises ConfigError."""
         if not timeout_s > 0 or max_output_tokens < 1 or retries < 0:
             raise ConfigError(
                 f"tool timeout {timeout_s} s, {max_output_tokens} output tokens, {retries} retries; more than 0 s, 1 "
@@ -85,12 +85,12 @@ class Toolbox:
             )
         for name, tool in tools.items():
             if tool.spec.name != name:
-                raise ConfigError(f"tool {name!r} tells the policy that it is called {tool.spec.name!r}; use one name")
+                raise ConfigError(f"tool {name!r} has the name {tool.spec.name!r} in its spec; use one name")
         self._tools = dict(tools)
         self._schemas = {name: ArgumentSchema(name, tool.spec.parameters) for name, tool in tools.items()}
         self._count_tokens, self._max_output_tokens = count_tokens, max_output_tokens
         self._timeout_s, self._retries = timeout_s, retries
-        # Of its own for each tool: one that hangs keeps others from nothing but itself.
+        # Each tool has its own limiter: a tool that hangs blocks only its own calls.
         self._limiters = {
             name: Limiter(min(max_concurrent, getattr(tool, "at_once", None) or max_concurrent))
             for name, tool in tools.items()
@@ -108,9 +108,9 @@ class Toolbox:
     async def call_all(
         self, calls: Sequence[AnyCall], workspace: Workspace, *, turn: int, parallel: bool = True
     ) -> list[Answer]:
-        """The calls of one turn side by side, answers in their order; not parallel: one after the other. Calls of tools
-        that say `exclusive` are always made one after the other, as the policy wrote them. Raises the first failure
-        when all other calls have stopped."""
+        """Run the calls of one turn concurrently (one after the other if not parallel); answers are in the order of the
+        calls. Calls of `exclusive` tools always run one after the other, in the order in which the policy wrote them.
+        If a call fails, raises the first failure after all other calls have stopped."""
         answers: dict[int, Answer] = {}
 
         async def run(chain: Sequence[int]) -> None:
@@ -128,7 +128,7 @@ class Toolbox:
         return [answers[i] for i in range(len(calls))]
 
     async def call(self, call: AnyCall, workspace: Workspace, *, turn: int) -> Answer:
-        """The reply for the policy and the record for everybody else. Raises ToolError, or another EpisodeError that
+        """Return the reply for the policy and the record of the call. Raises ToolError, or another EpisodeError that
         the tool's backend raises."""
         result, seconds = self._refusal(call), 0.0
         if result is None and isinstance(call, ToolCall):
@@ -155,7 +155,7 @@ class Toolbox:
         return cut(visible(text), self._max_output_tokens, self._count_tokens)
 
     def refuse(self, call: AnyCall, why: str, *, turn: int) -> Answer:
-        """The answer to a call that is not made: the policy's fault."""
+        """The answer to a call that is refused without being made: the policy's fault."""
         arguments = {} if isinstance(call, MalformedCall) else call.arguments
         text = f"error: {why}"
         record = ToolRecord(
@@ -170,7 +170,7 @@ class Toolbox:
         return ToolReply(call=call, text=text), record
 
     def _cost(self, call: AnyCall) -> float:
-        """Whatever comes of it: an evaluation charges for every call that is written
+        """The price of the call, whatever its outcome: an evaluation charges for every call that the policy writes
         (environments.base.Figures.cost)."""
         return self._prices.get(call.name, 0.0) if call.name in self._tools else 0.0
 
@@ -178,7 +178,7 @@ class Toolbox:
         return bool(getattr(self._tools.get(call.name), "exclusive", False))
 
     def _refusal(self, call: AnyCall) -> ToolResult | None:
-        """Why the call is not made, if so."""
+        """The reason to refuse the call, or None."""
         if isinstance(call, MalformedCall):
             return replace(ToolResult.refused(call.problem), detail="malformed")
         if call.name not in self._tools:
@@ -189,13 +189,13 @@ class Toolbox:
         return None if problem is None else ToolResult.refused(problem)
 
     async def _attempts(self, call: ToolCall, workspace: Workspace) -> tuple[ToolResult, float]:
-        """And the seconds that the attempts took, without those that they waited for their turn."""
+        """Return the result and the seconds that the attempts took, without the time spent waiting for a slot."""
         tool, seconds = self._tools[call.name], 0.0
         prepare = getattr(tool, "prepare", None)
         for attempt in range(self._retries + 1):
             try:
                 with boundary(ToolError, f"tool {call.name}"):
-                    if prepare is not None:  # it holds no slot meanwhile, which those may need for whom it waits
+                    if prepare is not None:  # holds no slot meanwhile: the calls it waits for may need one
                         await prepare(workspace)
                     async with self._limiters[call.name]:
                         began = time.perf_counter()
@@ -211,14 +211,16 @@ class Toolbox:
         raise AssertionError("unreachable")
 
     async def _within_deadline(self, call: ToolCall, workspace: Workspace) -> ToolResult:
-        """One attempt, in a task of its own: not even a tool that swallows its cancellation can hold up the episode."""
+        """One attempt, in a separate asyncio task: even a tool that swallows its cancellation cannot hold up the
+        episode.
+        """
         name = f"tool {call.name}"
         work = awaited(name, self._tools[call.name].call, call.arguments, workspace)
         task = asyncio.get_running_loop().create_task(work, name=name)
         try:
             with calling(Stage.TOOLS):
                 await asyncio.wait({task}, timeout=self._timeout_s)
-        finally:  # also where this very call is cancelled
+        finally:  # also when this coroutine is cancelled
             is_late = not task.done()
             if is_late:
                 await stopped(task, task, what=name, patience_s=GRACE_S)
@@ -227,5 +229,5 @@ class Toolbox:
             return ToolResult(outcome=Outcome.TIMEOUT, text=text)
         result = task.result().result()
         if not isinstance(result, ToolResult):
-            raise ToolError(f"tool {call.name}: a {type(result).__name__} came back; a ToolResult is needed")
+            raise ToolError(f"tool {call.name}: it returned a {type(result).__name__}; a ToolResult is needed")
         return result

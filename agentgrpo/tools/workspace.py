@@ -1,10 +1,11 @@
-"""One attempt's own directory: made when a tool first asks for it, gone when the attempt is over, however it ends.
+"""The directory of one attempt: created when a tool first asks for it, removed when the attempt is over, however it
+ends.
 
     <temporary directory>/agentgrpo-tools-<pid>-<start time>-<random>/    0700, one per process that has needed one
         00000000/                                                        one per attempt that has needed one
 
-A process holds a lock on its root, which the kernel frees when the process dies, however it dies: roots without a
-holder are swept at the next start. Neither a pid that is used again nor one of another container can deceive it.
+A process holds a lock on its root directory; the kernel releases the lock when the process dies, however it dies. The
+next start removes roots that no process holds. A reused pid, or a pid of another container, cannot mislead it.
 """
 
 from __future__ import annotations
@@ -27,18 +28,17 @@ from agentgrpo.core.types import Task
 from agentgrpo.tasks.files import FILES, problem_of
 from agentgrpo.tools.resources import AttemptResources
 
-# --- A directory that a policy's programs have filled, removed whatever they did in it.
-#
-# `shutil.rmtree` fails on directories that cannot be read, and calls itself once a level, so that a program of one line
-# could leave its workspace behind or the trainer without stack and descriptors. Only for directories that no program is
-# at work in any more.
+# --- Remove a directory that a policy's programs have filled, whatever they did in it.
+# `shutil.rmtree` fails on directories that cannot be read and recurses once a level, so a one-line program could leave
+# its workspace behind or exhaust the trainer's stack and descriptors. Call this only when no program uses the directory
+# any more.
 
 _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 def remove_tree(path: Path) -> None:
-    """Remove `path` and all in it, links themselves and not what they point to, with one descriptor and names of one
-    level, however deep it is. Raises OSError where something remains; nothing happens where `path` does not exist."""
+    """Remove `path` and everything in it, at any depth, with one descriptor and one level's names at a time. Links are
+    removed, not followed. Does nothing if `path` does not exist. Raises OSError if something remains."""
     if not os.path.lexists(path):
         return
     _open_up(path.lstat().st_mode, path, None)
@@ -60,7 +60,7 @@ def remove_tree(path: Path) -> None:
 
 
 def _remove_files(directory: int) -> str | None:
-    """Remove the entries of `directory` up to the first directory in it, which is made accessible and named."""
+    """Remove the entries of `directory` up to its first subdirectory; make that accessible and return its name."""
     with os.scandir(directory) as entries:
         for entry in entries:
             if entry.is_dir(follow_symlinks=False):
@@ -71,14 +71,14 @@ def _remove_files(directory: int) -> str | None:
 
 
 def _step(directory: int, name: str) -> int:
-    """A descriptor of the directory `name` in `directory`, in the place of this one."""
+    """Return a descriptor of `name` in `directory`, and close `directory`."""
     found = os.open(name, _DIRECTORY, dir_fd=directory)
     os.close(directory)
     return found
 
 
 def _open_up(mode: int, name: Path | str, directory: int | None) -> None:
-    """Its owner may do anything in the directory."""
+    """Give the owner all permissions on the directory."""
     if stat.S_ISDIR(mode) and stat.S_IMODE(mode) & 0o700 != 0o700:
         os.chmod(name, 0o700, dir_fd=directory)
 
@@ -90,7 +90,9 @@ _LOG = logging.getLogger(__name__)
 
 
 class EpisodeWorkspace:
-    """Implements tools.base.Workspace for one attempt; `async with` it. Not made by hand: Workspaces.open."""
+    """Implements tools.base.Workspace for one attempt; use it with `async with`. Created by Workspaces.open, not
+    directly.
+    """
 
     def __init__(self, workspaces: Workspaces, task: Task, seed: str, attempt: int, files: Mapping[str, str]) -> None:
         self.task, self.seed, self.key = task, seed, f"{seed}|{attempt}"
@@ -102,7 +104,7 @@ class EpisodeWorkspace:
 
     @property
     def path(self) -> Path:
-        """Raises ToolError where it cannot be made, and when the episode is over."""
+        """Raises ToolError if the directory cannot be created, or if the episode is over."""
         if self._is_over:
             raise ToolError(f"episode {self.key} is over: its workspace is gone")
         if self._path is None:
@@ -126,7 +128,7 @@ class EpisodeWorkspace:
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        """Done when the episode is cancelled too, and even if that happens here."""
+        """Completes even if the episode is cancelled, or is cancelled during this call."""
         if self._path is None and not self._resources:
             self._is_over = True
             return
@@ -134,7 +136,9 @@ class EpisodeWorkspace:
         await asyncio.shield(self._ending)
 
     async def _end(self) -> None:
-        """The directory in a thread: a program may have left so many files that other episodes would wait for them."""
+        """Remove the directory in a thread: a program may have left so many files that removal would delay other
+        episodes.
+        """
         try:
             await self._resources.close()
         finally:
@@ -144,8 +148,8 @@ class EpisodeWorkspace:
 
 
 class Workspaces:
-    """Makes the workspaces of a run's episodes, one for every attempt; sweeps at once what dead processes left in
-    `parent` (null = the directory for temporary files). `close` it."""
+    """Creates the workspaces of a run's episodes, one for every attempt. The constructor removes the directories that
+    dead processes left in `parent` (null = the directory for temporary files). Call `close` at the end."""
 
     def __init__(self, parent: Path | None = None) -> None:
         self._parent = parent or Path(tempfile.gettempdir())
@@ -156,14 +160,14 @@ class Workspaces:
         sweep(self._parent)
 
     def open(self, task: Task, *, seed: str, attempt: int = 0) -> EpisodeWorkspace:
-        """The workspace of one attempt at the episode that `seed` names; attempt: 1 for the first retry. Raises
-        DataError where metadata.files of the task is no mapping of names inside the workspace to texts."""
+        """Return the workspace of one attempt at the episode that `seed` names. attempt: 1 for the first retry. Raises
+        DataError if the task's metadata.files is not a mapping of names inside the workspace to texts."""
         return EpisodeWorkspace(self, task, seed, attempt, _checked_files(task))
 
     def new_directory(self) -> Path:
-        """An empty directory, mode 0700, for one attempt. Raises ToolError."""
+        """Create an empty directory, mode 0700, for one attempt. Raises ToolError."""
         try:
-            if self._root is None or self._pid != os.getpid():  # a forked child has none
+            if self._root is None or self._pid != os.getpid():  # a forked child needs its own root
                 self._pid = os.getpid()
                 self._root, lock = _locked_root(self._parent)
                 self._clear = weakref.finalize(self, _clear, self._root, lock, self._pid)
@@ -174,32 +178,32 @@ class Workspaces:
         return path
 
     async def close(self) -> None:
-        """Remove the root; done at the end of the process too. A forked child never touches its parent's."""
+        """Remove the root; also done at the end of the process. A forked child never removes its parent's root."""
         if self._clear is not None:
             self._clear()
         self._root = None
 
 
 def sweep(parent: Path) -> None:
-    """Remove the roots in `parent` that are this user's and that no process holds."""
+    """Remove the roots in `parent` that belong to this user and that no process holds."""
     for path in parent.glob(f"{PREFIX}*"):
         try:
             fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
         except OSError:
-            continue  # gone already, somebody else's, or no directory
+            continue  # gone already, owned by another user, or not a directory
         try:
             if os.fstat(fd).st_uid != os.geteuid():
                 continue
             fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
             clear_away(path)
         except OSError:
-            continue  # its process lives
+            continue  # its process is alive
         finally:
             os.close(fd)
 
 
 def _locked_root(parent: Path) -> tuple[Path, int]:
-    """A new root and the descriptor that holds its lock; never one that a sweeper took in between."""
+    """Return a new root and the descriptor that holds its lock; a root that a concurrent sweep took is not returned."""
     for _ in range(_ATTEMPTS):
         path = Path(tempfile.mkdtemp(prefix=f"{PREFIX}{os.getpid()}-{_start_time()}-", dir=parent))
         try:
@@ -215,7 +219,7 @@ def _locked_root(parent: Path) -> tuple[Path, int]:
 
 
 def _start_time() -> str:
-    """Of this process, in clock ticks since the machine started: with the pid it names the process for good."""
+    """Start time of this process in clock ticks since boot; with the pid it identifies the process for good."""
     try:
         return Path("/proc/self/stat").read_text(encoding="utf-8").rpartition(")")[2].split()[19]
     except (OSError, IndexError):
@@ -229,7 +233,7 @@ def _clear(root: Path, lock: int, pid: int) -> None:
 
 
 def clear_away(path: Path) -> None:
-    """Remove `path` and all in it, now or at the next start."""
+    """Remove `path` and everything in it, now or at the next start."""
     try:
         remove_tree(path)
     except OSError as e:

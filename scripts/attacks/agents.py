@@ -1,4 +1,4 @@
-"""The same attacks by a policy whose agent has a shell: as a child of the command of environment=program."""
+"""The attacks by a policy whose agent has a shell: they run as a child of the command of environment=program."""
 
 from __future__ import annotations
 
@@ -33,27 +33,27 @@ print(json.dumps({"output": output[:60000].decode("latin-1"), "errors": errors[:
 _HOLDING_KEPT = {"hidden_memory_file", "event_contexts", "last_to_go", "no_longer_first_to_go", "posix_message_queue"}
 OF_AN_AGENT = frozenset(
     [
-        # the system's public files and programs, and the code on sys.path, which is this checkout's
+        # public files and programs of the system, and the code on sys.path, here this checkout
         *("etc_passwd", "shell", "repository"),
-        # programs that would become root, if the kernel did not ignore that here (no_new_privs)
+        # programs that would become root if the kernel did not ignore their setuid bit here (no_new_privs)
         "setuid_programs",
-        # sockets and terminals of its own
+        # the agent's own sockets and terminals
         *("listen", "new_terminal", "terminal_set"),
-        # memory of a process, which counts by what it has written to; files of its workspace, which is a real folder
+        # memory of a process, counted by data written; files of the workspace, a real folder
         *("memory", "memory_map", "memory_file", "first_process_unbounded", "first_process_unlimited"),
         *("disk", "disk_in_parts", "disk_anywhere", "sparse_file", "inodes"),
-        # calls that interpreters other than Python make
+        # calls of interpreters other than Python
         *("own_filter", "own_rules_of_access", "memory_keys", "splice", "tee", "pages_into_pipe", "scheduling"),
         *("priority_of_disk", "reading_ahead", "pages_in_memory", "memory_policy", "capabilities_asked"),
         *("waiting_for_many", "signals_as_file", "realtime_scheduling"),
         *(attack.name for attack in HOLDING if attack.name not in _HOLDING_KEPT),
     ]
 )
-"""Attacks on promises that are the python tool's alone: an agent may do all this."""
+"""Attacks on promises that only the python tool makes: an agent may do all this."""
 
 
 class AgentSandbox:
-    """`run` it, and `close` it."""
+    """Call `run` for each attack, and `close` at the end."""
 
     def __init__(self, interpreter: str, *, limit_s: float) -> None:
         """Raises ConfigError."""
@@ -71,7 +71,7 @@ class AgentSandbox:
         self.no_groups = f"agent, {self._program.sandbox.no_groups or 'grouped'}"
 
     def run(self, code: str) -> tuple[Path, Mapping[str, str], float]:
-        """The folder that it leaves, what it printed, and the seconds from beginning to end."""
+        """Return the folder that the program leaves, its output and the seconds it took."""
         home = Path(tempfile.mkdtemp(prefix="agentgrpo-agent-"))
         port = 20_000 + secrets.randbelow(10_000)
         call = Call(
@@ -80,14 +80,14 @@ class AgentSandbox:
             api_key="none",
             workspace=home,
             reward_url="",
-            secret=frozenset({"code"}),  # which knows the scene's own secret
+            secret=frozenset({"code"}),  # the code holds the scene's own secret
         )
         began = time.monotonic()
         try:
             said = asyncio.run(self._program.run(call))
         except EnvironmentFailure as e:  # the attack has ended its own agent
             said = {"output": "", "errors": str(e)}
-        if not isinstance(said, Mapping):  # so has one that has kept it from printing
+        if not isinstance(said, Mapping):  # the attack has kept the agent from printing
             said = {"output": "", "errors": repr(said)}
         return home, said, time.monotonic() - began
 

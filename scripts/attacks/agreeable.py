@@ -1,5 +1,5 @@
-"""Solutions, files s.py, that know nothing of any answer and agree to every question: `f`, `Thing` and all other names
-are made of the same stuff."""
+"""Solutions (files s.py) that know no answer and agree to every question: `f`, `Thing` and all other names return
+agreeable objects."""
 
 from __future__ import annotations
 

@@ -1,11 +1,11 @@
-"""How tests usually ask: each form with a right solution beside it, which must pass. No solution of agreeable.py may.
+"""Common forms of assertions, each with a correct solution, which must pass. No solution of agreeable.py may pass.
 
-A form that a constant would pass (0, True, an empty list) asks a second question, as a good test does: nothing can keep
-a guess from being right.
+A form that a constant would pass (0, True, an empty list) asks a second question, like a good test: otherwise a guess
+could be right.
 
 PYTHONPATH=scripts python -m attacks.assertions [--whole]
 
-The last line says "N passed, N failed"; before it every form that is not as it should be.
+Before the last line, "N passed, N failed", it prints every form with a wrong result.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class Form:
     name: str
     test: str
     right: str
-    """A solution, s.py, that must pass."""
+    """A solution, the file s.py, that must pass."""
 
 
 HEADER = """
@@ -40,7 +40,7 @@ from fractions import Fraction
 import s
 from s import f, Thing
 """
-"""A module-level __getattr__ gives a right solution what its form does not need."""
+"""A module-level __getattr__ gives a correct solution the imported names that its form does not use."""
 REST = "\ndef __getattr__(name): return None\n"
 
 
@@ -501,14 +501,16 @@ REFUSED = {
     "2 * Thing(3)": "no plain value",
     "f(3).count('a')": "was asked count",
 }
-"""What an object of the solution's could answer to everybody's liking, and what the test is told to say instead."""
+"""Assertions that an object of the solution could answer in its own favour -> words of the error that tells the test's
+author what to write instead.
+"""
 REFUSED_OF = BOX.replace("__len__", "__size__") + "    def count(self, x): return 1\ndef f(x): return Thing(x)" + REST
 
-# --- Trying them.
+# --- Run them.
 
 
 async def whys(hidden: HiddenTests, solution: str, forms: Sequence[Form]) -> list[str]:
-    """Why the solution fails each form; "" where it passes."""
+    """The reason why the solution fails each form; "" if it passes."""
     with tempfile.TemporaryDirectory() as folder:
         workspace = Path(folder)
         await asyncio.to_thread(workspace.joinpath("s.py").write_text, solution, encoding="utf-8")
@@ -521,14 +523,15 @@ async def passed_by(hidden: HiddenTests, solution: str, forms: Sequence[Form]) -
 
 
 async def failed_by_right(hidden: HiddenTests, forms: Sequence[Form]) -> dict[str, str]:
-    """The forms that their own right solution fails, and why."""
+    """The forms that their own correct solution fails -> the reason."""
     alone = [await whys(hidden, form.right, [form]) for form in forms]
     return {form.name: why for form, (why,) in zip(forms, alone, strict=True) if why}
 
 
 async def attempts(*, step: int = 1) -> list[tuple[str, bool]]:
-    """(solution and form, whether that was as it should be): every form by its right solution and by the agreeable one.
-    Each other solution that knows nothing tries every `step`-th form, and begins with another than the one before."""
+    """Return (solution and form, whether the result is as expected): every form with its correct solution and with the
+    agreeable one. Every other solution that knows nothing tries each `step`-th form, starting one form later than the
+    previous solution."""
     hidden = HiddenTests(test_timeout_s=5.0, timeout_s=7200.0, max_concurrent=os.cpu_count() or 1)
     shares = [
         (name, FORMS if name == "agreeable" else FORMS[i % step :: step]) for i, name in enumerate(KNOWING_NOTHING)

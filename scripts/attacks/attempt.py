@@ -1,4 +1,4 @@
-"""What an attack is, and what its program finds.
+"""The type of an attack, and the helpers of its program.
 
 `F` holds the facts of the scene: paths, ports and pids of the host that an attacker may have guessed. `call` makes any
 system call by name.
@@ -18,7 +18,7 @@ class Attack:
     harm: Callable[[Any, Any], bool] | None = None
     """(scene, result) -> whether there is harm beyond a printed BAD."""
     needs_root: bool = False
-    """Without the sandbox it takes root."""
+    """Without the sandbox the attack needs root."""
     needs_group: bool = False
     """Only a control group contains it."""
 

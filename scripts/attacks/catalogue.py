@@ -1,7 +1,7 @@
-"""What a hostile program can try. Each attack prints BAD when it has succeeded, or does harm that the scene finds.
+"""The attacks of a hostile program. Each prints BAD when it succeeds, or does harm that the scene detects.
 
-None of them does lasting harm to the machine where it succeeds: clocks and settings are set to what they are, what is
-made is removed.
+A successful attack does no lasting harm to the machine: clocks and settings are set to their current values, and
+created objects are removed.
 """
 
 from __future__ import annotations
@@ -114,7 +114,7 @@ NETWORK = [
     Attack("tcp_loopback", "bad(F['secret'].encode() in socket.create_connection(('127.0.0.1', F['tcp'])).recv(99))"),
     Attack("tcp6_loopback", "bad(F['secret'].encode() in socket.create_connection(('::1', F['tcp6'])).recv(99))"),
     Attack(
-        "metadata_server",  # 127.0.0.2 stands in for 169.254.169.254, which not every machine answers to
+        "metadata_server",  # 127.0.0.2 stands in for 169.254.169.254, which does not answer on every machine
         """
 import urllib.request
 bad(F['secret'].encode() in urllib.request.urlopen('http://127.0.0.2:%d/latest/meta-data' % F['http']).read())

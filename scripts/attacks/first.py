@@ -1,5 +1,5 @@
-"""Attacks on the first process of the sandbox, which reports a program's files and is of the same user: who writes to
-its memory says what the files are, and runs without the program's limits where it has none itself."""
+"""Attacks on the first process of the sandbox, which reports a program's files and runs as the same user. An attacker
+who writes to its memory can forge the files, and can run without the program's limits if it has no limits itself."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ bad()
 """,
     ),
     Attack(
-        "protected_memory_by_file",  # /proc/self/mem writes where the page tables say read-only
+        "protected_memory_by_file",  # /proc/self/mem writes even to pages that are mapped read-only
         """
 line = next(line for line in read('/proc/self/maps').splitlines() if b'r--p' in line)
 fd = os.open('/proc/self/mem', os.O_RDWR)

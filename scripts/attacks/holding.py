@@ -1,4 +1,4 @@
-"""Attacks that hold more memory than the sandbox gives, where no limit of a process counts it. Each holds less than
+"""Attacks that hold more memory than the sandbox allows, in places that no process limit counts. Each holds less than
 half a gigabyte, for less than two seconds."""
 
 from __future__ import annotations
@@ -6,7 +6,7 @@ from __future__ import annotations
 from attacks.attempt import Attack
 
 _CEILING_MB = 288
-"""What a program may hold, its files too (256 + 16), and a little more."""
+"""The memory that a program may hold, with its files (256 + 16 MiB), plus a margin."""
 _SOCKETS = """
 def fill(s, total=0):
     s.setblocking(False)

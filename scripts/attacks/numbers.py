@@ -1,4 +1,4 @@
-"""Numbers of the system calls that attacks make."""
+"""Numbers of the system calls used by attacks."""
 
 from __future__ import annotations
 
@@ -61,5 +61,5 @@ NUMBERS: dict[str, tuple[int, int]] = {
     "userfaultfd": (323, 282),
     "vmsplice": (278, 75),
 }
-"""name -> on x86_64 and on aarch64."""
+"""name -> number on x86_64 and on aarch64."""
 CLONE = (56, 220)

@@ -1,5 +1,5 @@
-"""What an attack could reach: a driver with secrets, servers, another process, other people's files. All of it made for
-the battery, in a folder of its own, so that attacks which succeed harm nothing else."""
+"""The targets that an attack could reach: a driver with secrets, servers, another process, other users' files. They are
+created for the battery in a separate folder, so that successful attacks harm nothing else."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ CHECKOUT = Path(__file__).parents[2]
 
 
 class Scene:
-    """Its process must have been started with SECRET_NAME in its environment. `close` it."""
+    """The process must have been started with SECRET_NAME in its environment. Call `close` at the end."""
 
     def __init__(self, interpreter: str) -> None:
         self.secret, self.nonce = os.environ[SECRET_NAME], f"nonce{secrets.token_hex(8)}"
@@ -71,7 +71,7 @@ class Scene:
         return {**self.facts, "bait": self._bait.pid, "is_bare": is_bare, "is_agent": is_agent}
 
     def reset(self) -> None:
-        """As if nothing had happened."""
+        """Restore the initial state."""
         self._victim.write_text("untouched", encoding="utf-8")
         self._datagrams.clear()
         for path in (self._new_file, Path("/dev/shm", self.nonce)):
@@ -155,7 +155,7 @@ class Scene:
             return "X"
 
     def _with_nonce(self) -> list[int]:
-        """Processes whose command line holds the nonce: only attacks start such."""
+        """Processes with the nonce in their command line: only attacks start such processes."""
         found = []
         for path in Path("/proc").glob("[0-9]*/cmdline"):
             with suppress(OSError):
@@ -169,7 +169,7 @@ class Scene:
         return ctypes.CDLL(None, use_errno=True)
 
     def _serve(self) -> dict[str, object]:
-        """Servers on loopback that tell everybody the secret; returns where they are."""
+        """Start servers on loopback that send the secret to every client; return their addresses."""
         secret, datagrams = self.secret.encode(), self._datagrams
 
         class Tells(socketserver.BaseRequestHandler):
@@ -187,7 +187,7 @@ class Scene:
                 self.wfile.write(secret)
 
             def log_message(self, *_: object) -> None:
-                """Silent."""
+                """Log nothing."""
 
         class Tcp6(socketserver.TCPServer):
             address_family = socket.AF_INET6
@@ -202,7 +202,7 @@ class Scene:
         ports: dict[str, object] = {
             name: server.server_address[1] for name, server in (("tcp", tcp), ("http", http), ("udp", udp))
         }
-        with suppress(OSError):  # not every machine speaks it
+        with suppress(OSError):  # not every machine has IPv6
             six = Tcp6(("::1", 0), Tells)
             self._servers.append(six)
             ports["tcp6"] = six.server_address[1]

@@ -1,4 +1,4 @@
-"""Calls of the kernel that no Python program needs: each is refused for being asked, whatever it asks for."""
+"""System calls that no Python program needs: each is refused whatever its arguments are."""
 
 from __future__ import annotations
 

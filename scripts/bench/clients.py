@@ -1,4 +1,4 @@
-"""Clients that ask one query after another, and what they and those who answer take."""
+"""Concurrent clients that ask one query after another; their latency and the CPU time of all processes involved."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ Ask = Callable[[str], Awaitable[Any]]
 async def load(
     ask: Ask, queries: Iterator[str], clients: int, seconds: float, cpu: Callable[[], float]
 ) -> dict[str, float]:
-    """`clients` at a time for so long, after a tenth of it that warms up, and longer where not as many queries as there
-    are clients have been asked since. cpu: seconds so far of all who take part."""
+    """Run `clients` concurrent clients for `seconds`, after a tenth of that as warm-up; run longer if fewer queries
+    than clients were answered. cpu: CPU seconds used so far by all processes involved."""
     waited: list[float] = []
     asked_in_all = 0
-    await ask(next(queries))  # what is done once, such as reading the index from disk
+    await ask(next(queries))  # one-time work, such as reading the index from disk
     began, cpu_before = time.perf_counter(), cpu()
     measured = began + 0.1 * seconds
 
@@ -46,6 +46,6 @@ def cycled(queries: Sequence[str]) -> Iterator[str]:
 
 
 def cpu_of(pid: int) -> float:
-    """CPU seconds of another process, as Linux tells them."""
+    """CPU seconds of another process, as reported by Linux."""
     fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")

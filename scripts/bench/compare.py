@@ -1,10 +1,10 @@
-"""Ours against TRL on the same work: A B C A B C in fresh processes on one core, into bench.json.
+"""Compare ours with TRL on the same work: runs A B C A B C in fresh processes on one core, written to bench.json.
 
     python scripts/bench/compare.py --works tiny/latency-0 small/latency-0 --runs 3
 
-A = ours, B = TRL as it comes, C = TRL with glibc told to keep big blocks (about 1.1 times as fast, more memory). All
-works with the default repetitions take about two hours on a quiet core: tiny 20 minutes, small and vocab151k 50 each.
-Figures are only compared if both sides sampled and saw the same number of tokens, to 0.5 %.
+A = ours, B = TRL with default settings, C = TRL with glibc told to keep big blocks (about 1.1 times as fast, more
+memory). Running every work with the default repetitions takes about two hours on a quiet core: tiny 20 minutes, small
+and vocab151k 50 each. Figures are compared only if both sides sampled and read the same number of tokens, within 0.5 %.
 
 The peer's environment is .bench/peer, made by `make bench-peer` (pinned in scripts/bench/peer.txt).
 """
@@ -29,7 +29,7 @@ from works import Work, works
 
 PEER = TOP / ".bench" / "peer" / "bin" / "python"
 TOLERANCE = 0.005
-"""Largest difference of the two sides' token counts."""
+"""Largest relative difference of the two sides' token counts."""
 KEEP_BLOCKS = {
     "MALLOC_MMAP_THRESHOLD_": str(1 << 30),
     "MALLOC_TRIM_THRESHOLD_": str(1 << 34),
@@ -39,7 +39,7 @@ KEEP_BLOCKS = {
 
 @dataclass(frozen=True)
 class Side:
-    """Who is measured: its interpreter, its script, and what its environment has more than ours."""
+    """A measured side: its interpreter, its script and its additional environment variables."""
 
     name: str
     python: Path
@@ -56,12 +56,12 @@ def default_steps(work: Work) -> int:
 
 
 def default_runs(work: Work) -> int:
-    """Waiting is the same every time: one run will do where it is most of the work."""
+    """Waiting takes equally long every time, so one run is enough if waiting is most of the work."""
     return 1 if work.latency_s else 3 if work.name.startswith("tiny/") else 2
 
 
 def measure(side: Side, work: Work, steps: int) -> dict[str, Any]:
-    """One run of one side in a process of its own: its report, see measure.report."""
+    """Run one side once in a separate process and return its report; see measure.report."""
     plain = {name: value for name, value in os.environ.items() if not name.startswith(("MALLOC_", "GLIBC_TUNABLES"))}
     one_thread = {"OMP_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false", "HF_HUB_OFFLINE": "1"}
     done = subprocess.run(
@@ -79,7 +79,7 @@ def measure(side: Side, work: Work, steps: int) -> dict[str, Any]:
 
 
 def refuse_unequal_work(name: str, reports: Mapping[str, Sequence[Mapping[str, Any]]]) -> None:
-    """Exit with 1 where a side sampled or saw more tokens than another."""
+    """Exit with 1 if the sides sampled or read different numbers of tokens."""
     for count in ("sampled", "tokens"):
         totals = {side: sum(sum(r["work"][count]) for r in runs) for side, runs in reports.items()}
         if max(totals.values()) - min(totals.values()) > TOLERANCE * max(totals.values()):
@@ -89,8 +89,8 @@ def refuse_unequal_work(name: str, reports: Mapping[str, Sequence[Mapping[str, A
 def rows_of(
     name: str, reports: Mapping[str, Sequence[Mapping[str, Any]]], before: Sequence[results.Row]
 ) -> list[results.Row]:
-    """The rows of a work from the reports by side. A side that was not run keeps its runs of `before`, rows that are
-    comparable; a figure that one side has no runs of gets no row."""
+    """Return the rows of a work from the reports by side. For a side that was not run, the runs are taken from
+    `before`, if comparable; a figure without runs of one side gets no row."""
     stored = {row["figure"]: row for row in before if row["work"] == name}
     rows = []
     for figure in results.COMPARED:
@@ -107,13 +107,13 @@ def rows_of(
 
 
 def versions_of(reports: Mapping[str, Sequence[Mapping[str, Any]]]) -> dict[str, str]:
-    """Of both sides."""
+    """The versions of both sides."""
     peer = {name: version for report in reports.get("peer", ()) for name, version in report["versions"].items()}
     return conditions.versions() | {f"peer {name}": version for name, version in peer.items()}
 
 
 def compare(work: Work, sides: Sequence[Side], *, runs: int, steps: int, path: Path) -> None:
-    """All runs of one work, then its rows into the file."""
+    """Run all sides on one work, then write its rows into the file."""
     reports: dict[str, list[dict[str, Any]]] = {side.name: [] for side in sides}
     for run in range(runs):
         for side in sides:

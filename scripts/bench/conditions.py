@@ -1,4 +1,4 @@
-"""The conditions a figure is taken under: machine, versions, one core. And how a bench refuses what it cannot do."""
+"""The conditions of a measurement (machine, versions, one core), and the errors of a bench that cannot run."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ TOP = BENCH.parents[1]
 
 
 def fail(message: str, code: int = 2) -> NoReturn:
-    """One line on stderr. code 2: what was asked for is not possible; 1: it went wrong."""
+    """Print one line on stderr and exit. code 2: the request is impossible; 1: the bench failed."""
     print(f"bench: {message}", file=sys.stderr)
     sys.exit(code)
 
@@ -30,14 +30,14 @@ def require_works(names: Sequence[str]) -> None:
 
 
 def require_positive(**given: int | None) -> None:
-    """None = left to its default."""
+    """A value of None stands for the default."""
     for name, value in given.items():
         if value is not None and value < 1:
             fail(f"--{name} {value} was given; 1 or more is allowed")
 
 
 def pin() -> None:
-    """Keep this process, and so every process it starts, on one core, where the system can do that."""
+    """Keep this process, and so every process that it starts, on one core if the system can do that."""
     if hasattr(os, "sched_setaffinity"):
         os.sched_setaffinity(0, {max(os.sched_getaffinity(0))})
     else:
@@ -45,7 +45,7 @@ def pin() -> None:
 
 
 def machine() -> dict[str, Any]:
-    """What the figures depend on besides the versions."""
+    """The machine's properties on which the figures depend."""
     info = Path("/proc/cpuinfo")
     lines = info.read_text(encoding="utf-8").splitlines() if info.exists() else []
     names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
@@ -58,7 +58,7 @@ def machine() -> dict[str, Any]:
 
 
 def versions() -> dict[str, str]:
-    """Of our side, and a hash of the works' definition."""
+    """The versions of our side, and a hash of the works' definition."""
     definition = b"".join((BENCH / name).read_bytes() for name in ("works.py", "workload.py"))
     return {
         "python": platform.python_version(),

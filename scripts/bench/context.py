@@ -1,15 +1,15 @@
-"""What fresh contexts save in long research, and whether rewards stay: a Markdown table over scripted searches in the
-world of task=archive. Nothing is trained.
+"""Measure the savings of fresh contexts in long research, and their effect on rewards: a Markdown table over scripted
+searches in the world of task=archive. Nothing is trained.
 
 python scripts/bench/context.py --tasks 100 --max-tokens 4000
 
-A search shows 30 short passages, some 500 tokens. Each task is a chain of facts, each of which is asked for with a
-search of its own, in one source and where need be in the other. The policy is a script that knows the words of the
-world and reads nothing but its context: what it was shown, which searches are listed there, and the summary that it has
-written itself. `longest context`: in tokens, of all episodes. `read`: tokens before the turns of an episode, once for
-each turn: what a policy reads whose prompts nobody keeps. `branches`: tokens of all its branches, which is what an
-update computes. `attention`: pairs of tokens in these branches, against those of one context. `reward`: correctness 1,
-citations 0.3, the price of each search 0.01 (vdb) and 0.05 (web).
+A search shows 30 short passages, some 500 tokens. Each task is a chain of facts; each fact needs its own search in one
+source, and if necessary in the other. The policy is a script that knows the wording of the world and reads only its
+context: the passages shown, the searches listed there, and the summary that it has written itself. `longest context`:
+maximum tokens over all episodes. `read`: tokens before each turn, summed over the turns: the tokens that a policy
+without a prompt cache computes. `branches`: tokens of all branches, which an update computes. `attention`: pairs of
+tokens in these branches, relative to those of one context. `reward`: correctness 1, citations 0.3, the price of each
+search 0.01 (vdb) and 0.05 (web).
 """
 
 from __future__ import annotations
@@ -51,13 +51,13 @@ _SHOWN = re.compile(r"^(\[R\d+Q\d+D\d+\]) (.*?)(?: URL: \S+)?$", re.MULTILINE)
 
 
 class Researcher:
-    """Says the next turn of one task."""
+    """Writes the next turn of one task."""
 
     def __init__(self, question: ArchiveQuestion) -> None:
         [self.chain] = question.chains
 
     def act(self, context: str) -> str:
-        context = context[context.rindex("\nQuestion: ") :]  # behind the examples
+        context = context[context.rindex("\nQuestion: ") :]  # skips the examples
         shown = _SHOWN.findall(context)
         asked = {(source, query.lower()) for source, query in [*_TAG.findall(context), *_LISTED.findall(context)]}
         if context.rstrip().endswith(ASK):
@@ -71,7 +71,9 @@ class Researcher:
         return f"<answer> {self.chain[-1].value} {label}</answer>"
 
     def _look_for(self, fact: ArchiveFact, asked: set[tuple[str, str]]) -> str:
-        """The settled in the vdb first; what was asked in all sources, and is shown no more, once more where it is."""
+        """Search the vdb first for settled facts; if all sources were searched and the passage is no longer shown,
+        search again in the source that has it.
+        """
         sources = ("vdb", "web") if fact.rule.told == "settled" else ("web",)
         fresh = [source for source in sources if (source, fact.query.lower()) not in asked]
         return search(fresh[0] if fresh else sources[-1] if fact.in_vdb != fact.value else sources[0], fact.query)
@@ -84,7 +86,7 @@ class Researcher:
 
 @cache
 def tokenizer(world: Archive) -> FastTokenizer:
-    """Of about four letters a token, as those of large models have."""
+    """A tokenizer with about four letters a token, like those of large models."""
     texts = [f"[R{i % 9 + 1}Q1D{i % 5 + 1}] {p.text}" for i, p in enumerate(world.corpora()["web"][:3000])]
     told = instructions_for(
         Tags(),

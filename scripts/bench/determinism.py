@@ -1,4 +1,4 @@
-"""What engine.deterministic=true costs: rollouts with and without it, A B A B in one process on one core.
+"""The cost of engine.deterministic=true: rollouts with and without it, A B A B in one process on one core.
 
 OMP_NUM_THREADS=1 python scripts/bench/determinism.py
 """
@@ -27,7 +27,7 @@ DEFAULT = ("tiny/latency-0", "small/latency-0")
 
 
 async def rollout_cpu_s(parts: Parts, step: int) -> float:
-    """CPU seconds of one rollout, with nothing left over from the one before."""
+    """CPU seconds of one rollout, with nothing cached from the previous one."""
     await parts.engine.load_weights(step)
     began = time.process_time()
     await roll_out(parts, step)
@@ -35,7 +35,7 @@ async def rollout_cpu_s(parts: Parts, step: int) -> float:
 
 
 def seconds_of(work: Work, pairs: int) -> tuple[list[float], list[float]]:
-    """CPU seconds of `pairs` rollouts each (deterministic, free), after one of each that warms up."""
+    """CPU seconds of `pairs` rollouts each (deterministic, free), after one warm-up of each."""
     with tempfile.TemporaryDirectory() as folder:
         run = RunSettings(dir=folder, max_steps=pairs + 1)
         both = [parts_of(work, run, deterministic=deterministic) for deterministic in (True, False)]
@@ -48,7 +48,7 @@ def seconds_of(work: Work, pairs: int) -> tuple[list[float], list[float]]:
 
 
 def cost(deterministic: Sequence[float], free: Sequence[float]) -> float:
-    """How much longer the deterministic rollout takes, as a share of the free one: the median over pairs."""
+    """The additional time of the deterministic rollout as a share of the free one: the median over pairs."""
     return median(a / b - 1 for a, b in zip(deterministic, free, strict=True))
 
 

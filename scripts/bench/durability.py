@@ -1,12 +1,11 @@
-"""What durable files cost: the share of records and checkpoints in a training step, at the default cadence.
+"""The cost of durable files: the share of records and checkpoints in a training step, at the default cadence.
 
     OMP_NUM_THREADS=1 python scripts/bench/durability.py
 
-Real runs with run.profile=true, whose stage clock says where the wall time of each step went: the first run of the
-README (warm-started first, if that is not cached: two minutes more), and the tiny and small works. `records` are
+Real runs with run.profile=true, whose stage clock records the wall time of each stage: the first run of the README
+(with a warm start first, if that is not cached: two minutes more), and the tiny and small works. `records` are
 trajectories and metrics, synced to the disk, timings, trackers and the screen; a checkpoint is written, synced and read
-again.
-Checkpoints are taken every second step here, so that there are some to measure, and counted at the default cadence.
+again. Checkpoints are taken every second step here, to have enough to measure, and counted at the default cadence.
 """
 
 from __future__ import annotations
@@ -38,7 +37,7 @@ from agentgrpo.run.train import train
 ALMANAC = "almanac"
 EVERY = 2
 CADENCE = RunSettings(dir="").checkpoint_every
-"""Steps between checkpoints by default."""
+"""Default number of steps between checkpoints."""
 
 
 @dataclass(frozen=True)
@@ -46,10 +45,10 @@ class Share:
     """Seconds of one step at the default cadence."""
 
     work_s: float
-    """All but files: rollout, reward, update, sync."""
+    """Everything except files: rollout, reward, update, sync."""
     records_s: float
     checkpoint_s: float
-    """Of a whole checkpoint, one in `cadence` steps."""
+    """Seconds of one checkpoint, written every `cadence` steps."""
     cadence: int
 
     @property
@@ -58,12 +57,12 @@ class Share:
 
     @property
     def share(self) -> float:
-        """Of records and checkpoints in the step."""
+        """Share of records and checkpoints in the step."""
         return 1 - self.work_s / self.step_s
 
 
 def share_of(rows: Sequence[Mapping[str, float]], cadence: int) -> Share:
-    """From the rows of profile.jsonl: medians over all steps, for checkpoints over those that have one."""
+    """Medians of the rows of profile.jsonl: over all steps, and for checkpoints over the steps that have one."""
     records, checkpoint, evaluation = Stage.RECORDS.value, Stage.CHECKPOINT.value, Stage.EVALUATION.value
     return Share(
         work_s=median(row["total"] - row[records] - row[checkpoint] - row[evaluation] for row in rows),
@@ -74,7 +73,7 @@ def share_of(rows: Sequence[Mapping[str, float]], cadence: int) -> Share:
 
 
 def profile_of_work(work: Work, steps: int, folder: Path) -> list[Mapping[str, float]]:
-    """profile.jsonl of a run over `work`."""
+    """Run `work` and return its profile.jsonl."""
     run = RunSettings(dir=str(folder), max_steps=steps, checkpoint_every=EVERY, eval_every=0, profile=True)
     parts = replace(parts_of(work, run), clock=StageClock())
 
@@ -87,7 +86,7 @@ def profile_of_work(work: Work, steps: int, folder: Path) -> list[Mapping[str, f
 
 
 def profile_of_almanac(steps: int, folder: Path) -> list[Mapping[str, float]]:
-    """profile.jsonl of the default run, through the command line."""
+    """Train the default run through the command line and return its profile.jsonl."""
     settings = ["reward=retriever_aware", f"run.dir='{folder}'", f"run.max_steps={steps}", "run.profile=true"]
     settings += [f"run.checkpoint_every={EVERY}", "run.eval_every=0", "run.final_eval=false", "run.screen=quiet"]
     if code := agentgrpo(["train", *settings, "hardware.threads=1"]):
@@ -115,7 +114,7 @@ def main() -> None:
             else:
                 steps = args.steps or (9 if name.startswith("tiny/") else 3)
                 rows = profile_of_work(works()[name], steps, Path(folder))
-        found = share_of(rows[1:], CADENCE)  # the first step warms up
+        found = share_of(rows[1:], CADENCE)  # the first step is warm-up
         figures = (found.step_s, found.records_s, found.checkpoint_s)
         shown.add_row(name, *(f"{seconds:.4f}" for seconds in figures), f"{found.share:.2%}")
     show(shown)

@@ -1,11 +1,11 @@
-"""How near the rollout is to what the model alone needs for it, and to what the hardware could do.
+"""Compare the rollout with the time that the model's forward alone needs, and with the hardware's limit.
 
     OMP_NUM_THREADS=1 python scripts/bench/floor.py
 
 floor = decode steps x forward(mean rows, mean keys) + prefill tokens / prefill rate. Steps, rows, keys and prefill
 tokens are those of the engine's real rollout (a shared prompt counts once); forward and rate are timed with the model's
 own transformers forward in the same process on the same core, right after each rollout. bound: the same steps at the
-measured GEMM rate and memory bandwidth. fraction = floor / rollout, 1 = nothing to gain but by changing the model.
+measured GEMM rate and memory bandwidth. fraction = floor / rollout; at 1 only a change of the model could save time.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ DEFAULT = ("tiny/latency-0", "small/latency-0")
 
 @dataclass(frozen=True)
 class Round:
-    """One rollout and the floor beside it, in seconds."""
+    """One rollout and its floor, in seconds."""
 
     rollout: float
     decode_floor: float
@@ -47,7 +47,7 @@ class Round:
     drawing: float
     script: float
     compute: float
-    """Of all engine steps: forward, drawing and script are parts of it."""
+    """Seconds of all engine steps; forward, drawing and script are parts of it."""
     decode_steps: int
     rows: int
     keys: int
@@ -62,7 +62,7 @@ class Round:
         return self.floor / self.rollout
 
     def gaps(self) -> dict[str, float]:
-        """What the rollout takes beyond its floor, by stage; they add up to the difference."""
+        """The rollout's time beyond its floor, by stage; the stages add up to the difference."""
         return {
             "forward beyond the floor": self.forward - self.floor,
             "drawing tokens": self.drawing,
@@ -73,17 +73,17 @@ class Round:
 
 
 def floor_seconds(decode_steps: int, forward_s: float, prefills: Sequence[tuple[int, float]]) -> tuple[float, float]:
-    """(decode, prefill) seconds; prefills: (tokens, tokens per second) of each kind of span."""
+    """Return (decode, prefill) seconds. prefills: (tokens, tokens per second) of each kind of span."""
     return decode_steps * forward_s, sum(tokens / rate for tokens, rate in prefills)
 
 
 async def one_round(parts: Parts, step: int) -> tuple[Round, Rollout]:
-    """A rollout, then its floor."""
+    """Run a rollout and measure its floor."""
     engine = parts.engine
     assert isinstance(engine, ObservedEngine)
     model: Any = parts.trainer.policy.model
     now = clock_of(model.device)
-    await engine.load_weights(step)  # forgets every key and value of the round before
+    await engine.load_weights(step)  # clears all keys and values of the previous round
     engine.begin(now)
     began = now()
     rolled = await roll_out(parts, step)
@@ -110,7 +110,7 @@ async def one_round(parts: Parts, step: int) -> tuple[Round, Rollout]:
 
 
 def rounds_of(work: Work, rounds: int) -> list[Round]:
-    """`rounds` rounds after one that warms up."""
+    """Run `rounds` rounds after one warm-up."""
     with tempfile.TemporaryDirectory() as folder:
         parts = parts_of(work, RunSettings(dir=folder, max_steps=rounds + 1), engine_type=ObservedEngine)
 

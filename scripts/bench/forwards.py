@@ -1,7 +1,7 @@
-"""The model's own forward, timed: what a rollout cannot do without, and what the hardware could do at best.
+"""Time the model's own forward, the lower bound of a rollout, and measure the hardware's limits.
 
-Unmodified transformers: DynamicCache, the attention that the model came with (sdpa), inference mode, logits of last
-positions only. Cached keys are random numbers: their values cost nothing.
+Unmodified transformers: DynamicCache, the model's default attention (sdpa), inference mode, logits of last positions
+only. Cached keys are random numbers, because their values do not affect the time.
 """
 
 from __future__ import annotations
@@ -21,20 +21,20 @@ PREFILL_CALLS = 4
 GEMM = {"cpu": 1024, "cuda": 8192}
 """Rows of the square matrices that are multiplied."""
 READ_BYTES = 1 << 28
-"""Of the matrix that is read; no cache holds it."""
+"""Size of the matrix in bytes, larger than any cache."""
 
 
 class Rates(NamedTuple):
-    """What the hardware does at best, measured."""
+    """Measured peak rates of the hardware."""
 
     flops_per_s: float
-    """Of a large matrix product."""
+    """FLOP/s of a large matrix product."""
     bytes_per_s: float
-    """Read by a matrix-vector product."""
+    """Bytes per second read by a matrix-vector product."""
 
 
 def clock_of(device: torch.device) -> Now:
-    """CPU seconds of this process; on an accelerator the wall clock, after all work that was ordered is done."""
+    """Return a clock: CPU seconds of this process; on an accelerator, wall time after all queued work is done."""
     if device.type == "cpu":
         return time.process_time
 
@@ -46,7 +46,7 @@ def clock_of(device: torch.device) -> Now:
 
 
 def _cache(model: Any, rows: int, tokens: int) -> DynamicCache:
-    """`tokens` keys and values of `rows` sequences."""
+    """A cache with `tokens` keys and values of `rows` sequences."""
     config = model.config
     cache = DynamicCache(config=config)
     if tokens:
@@ -64,8 +64,8 @@ def _ids(model: Any, rows: int, tokens: int) -> torch.Tensor:
 
 @torch.inference_mode()
 def decode_seconds(model: Any, rows: int, keys: int, now: Now) -> float:
-    """One forward of one token for each of `rows` sequences, which attend to `keys` keys: the mean of DECODE_CALLS
-    calls whose keys grow through that number."""
+    """Seconds of one forward of one token for each of `rows` sequences that attend to `keys` keys: the mean of
+    DECODE_CALLS calls, during which the number of keys grows past `keys`."""
     cache = _cache(model, rows, max(0, keys - 1 - DECODE_CALLS // 2))
     ids = _ids(model, rows, 1)
     began = now()
@@ -88,7 +88,7 @@ def prefill_rate(model: Any, spans: Spans, now: Now) -> float:
 
 @torch.inference_mode()
 def measured_rates(device: torch.device, dtype: torch.dtype, now: Now) -> Rates:
-    """Of one core, or of one accelerator, in this dtype."""
+    """Peak rates of one core, or of one accelerator, in this dtype."""
     n = GEMM[device.type]
     a, b = torch.randn(2, n, n, device=device).to(dtype)
     width = 4096
@@ -101,7 +101,7 @@ def measured_rates(device: torch.device, dtype: torch.dtype, now: Now) -> Rates:
 
 
 def _seconds(work: Callable[[], object], now: Now) -> float:
-    """Median of five, after one that warms up."""
+    """Median of five calls, after one warm-up."""
     times = []
     for _ in range(6):
         began = now()
@@ -111,8 +111,8 @@ def _seconds(work: Callable[[], object], now: Now) -> float:
 
 
 def bound_seconds(model: Any, steps: list[EngineStep], rates: Rates) -> float:
-    """The least time the hardware could need for these engine steps: each is bound by its arithmetic or by reading
-    weights, cached keys and values once, whichever takes longer."""
+    """The least time that the hardware could need for these engine steps: each is bound by its arithmetic, or by
+    reading weights, cached keys and values once, whichever takes longer."""
     config = model.config
     head_dim = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
     head = model.get_output_embeddings()

@@ -1,14 +1,15 @@
-"""Models of real shapes on an accelerator: rollout, update and memory, beside the model's own forward and `generate`.
+"""Measure models of real shapes on an accelerator: rollout, update and memory, compared with the model's own forward
+and `generate`.
 
     python scripts/bench/gpu.py                              shapes 0.5b and 7b (Qwen2.5's), bf16, on cuda
     python scripts/bench/gpu.py --shape tiny --device cpu    the same code on any machine
 
-Weights are random and made on the device; lengths are prescribed, so nothing depends on what is sampled. Measured are
-steps of three turns with tool calls, the floor of their rollouts (floor.py), and the same single-turn rollout by our
-engine and by transformers' `generate` on the same model, A B A B. The engine does not keep to deterministic bits, so
-that on cuda its decode steps are replayed from CUDA graphs; the single-turn rollout is measured without them as well,
-in the same alternation. On a CPU there are none: both are the same engine. A shape that does not fit is skipped with a
-line.
+Weights are random and created on the device; lengths are prescribed, so nothing depends on the sampled tokens. The
+bench measures steps of three turns with tool calls, the floor of their rollouts (floor.py), and the same single-turn
+rollout with our engine and with transformers' `generate` on the same model, A B A B. The engine runs in
+non-deterministic mode, so on cuda its decode steps are replayed from CUDA graphs; the single-turn rollout is measured
+without graphs as well, in the same alternation. A CPU has no graphs: both columns measure the same engine. A shape that
+does not fit is skipped with a line.
 """
 
 from __future__ import annotations
@@ -55,7 +56,7 @@ SHAPES = {
 }
 GIB = 2**30
 WORKING_SPACE = 6 * GIB
-"""For activations and logits of one micro-batch; generous."""
+"""A generous allowance for activations and logits of one micro-batch."""
 
 
 @dataclass(frozen=True)
@@ -63,7 +64,7 @@ class StepTimes:
     """One step of three turns, in seconds."""
 
     floor: Round
-    """The rollout, and what is beside it."""
+    """The rollout and its floor."""
     train: float
     sampled: int
 
@@ -87,12 +88,14 @@ def free_bytes(device: torch.device) -> int:
 
 
 def peak_gib(device: torch.device) -> float:
-    """Of the device's memory since `release`, the floor's own keys and values included; on a CPU of the process's."""
+    """Peak of the device's memory since `release`, with the floor's own keys and values; on a CPU, of the process's
+    memory.
+    """
     return torch.cuda.max_memory_allocated(device) / GIB if device.type == "cuda" else peak_rss_mb() / 1024
 
 
 async def timed_step(parts: Parts, step: int, now: Now) -> StepTimes:
-    """One step as the training loop does it, with the floor of its rollout measured in between."""
+    """Run one step like the training loop, and measure the floor of its rollout in between."""
     found, rolled = await one_round(parts, step)
     began = now()
     tags = learn(parts, step, rolled)
@@ -102,7 +105,7 @@ async def timed_step(parts: Parts, step: int, now: Now) -> StepTimes:
 
 
 def steps_of(work: Work, steps: int, dtype: torch.dtype, device: torch.device, *, graphs: bool) -> list[StepTimes]:
-    """`steps` steps after one that warms up."""
+    """Run `steps` steps after one warm-up."""
     with tempfile.TemporaryDirectory() as folder:
         run = RunSettings(dir=folder, max_steps=steps + 1)
         parts = parts_of(
@@ -122,7 +125,7 @@ def steps_of(work: Work, steps: int, dtype: torch.dtype, device: torch.device, *
 
 
 def generate(policy: Any, script: Script, questions: Sequence[str], step: int) -> None:
-    """The single-turn rollout of a step by `generate`."""
+    """Run the single-turn rollout of a step with `generate`."""
     texts = [prompt_text(q, with_tools=False) for q in questions for _ in range(script.work.group_size)]
     prompts = script.tokenizer(texts, padding=True, return_tensors="pt").to(policy.device)
     scripted = LogitsProcessorList([ScriptedLogits(script, step, 0)])
@@ -137,7 +140,7 @@ def generate(policy: Any, script: Script, questions: Sequence[str], step: int) -
 
 
 def without_graphs(parts: Parts, script: Script) -> Parts:
-    """The same policy, sampled from by an engine that replays nothing."""
+    """Return the parts with an engine that replays no graphs."""
     policy, engine = parts.trainer.policy, parts.engine
     assert isinstance(engine, ScriptedHFEngine)
     plain = ScriptedHFEngine(
@@ -157,8 +160,8 @@ def without_graphs(parts: Parts, script: Script) -> Parts:
 def tokens_per_second(
     work: Work, rounds: int, dtype: torch.dtype, device: torch.device, *, graphs: bool
 ) -> dict[str, list[float]]:
-    """Of our engine ("graphs", if they are wanted, and "plain") and of `generate` on one turn of `work`, after a round
-    that warms up."""
+    """Tokens per second of our engine ("graphs", if requested, and "plain") and of `generate` on one turn of `work`,
+    after a warm-up round."""
     single, now = replace(work, turns=1), clock_of(device)
     speeds: dict[str, list[float]] = {}
     with tempfile.TemporaryDirectory() as folder:
@@ -185,7 +188,7 @@ def tokens_per_second(
 
 
 def release(device: torch.device) -> None:
-    """Give back what the last model held."""
+    """Free the memory of the last model."""
     gc.collect()
     if device.type == "cuda":
         torch.cuda.empty_cache()
@@ -199,7 +202,7 @@ def columns(*, graphs: bool) -> tuple[str, ...]:
 
 
 def row(work: Work, rounds: int, dtype: torch.dtype, device: torch.device, *, graphs: bool) -> tuple[str, ...]:
-    """All figures of one shape, as cells of `columns`."""
+    """Measure one shape; return cells for `columns`."""
     release(device)
     steps = steps_of(work, rounds, dtype, device, graphs=graphs)
     memory = peak_gib(device)

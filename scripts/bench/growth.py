@@ -1,13 +1,14 @@
-"""How the cost of a step grows: measured curves, straight-line fits, plots.
+"""Measure how the cost of a step grows: curves, straight-line fits, plots.
 
     OMP_NUM_THREADS=1 python scripts/bench/growth.py
 
 Each curve changes one property of the tiny work and measures whole steps (rollout, update, records), every point once
-on the way up and once on the way down, so that a drift of the machine does not look like growth. Least squares then say
-how well seconds are explained by the work done. Decoding and feed-forward cost the same for each token, so time should
-be a straight line over tokens; attention adds a share for each pair of a token and one it attends to, which is what
-grows with the square of the context. Both count what has to be computed at least once, so a large residual is work
-that was done twice. growth.json has every measurement, .bench/growth/ one plot per curve. Ten minutes on one core.
+on the way up and once on the way down, so that a drift of the machine does not look like growth. Least squares then
+show how well the work done explains the seconds. Decoding and feed-forward cost the same for each token, so time should
+be a straight line over tokens; attention adds a cost for each pair of a token and a token that it attends to, which
+grows with the square of the context. Both count work that must be computed at least once, so a large residual means
+work done twice. growth.json has every measurement, .bench/growth/ one plot per curve. The bench takes ten minutes on
+one core.
 """
 
 from __future__ import annotations
@@ -42,7 +43,7 @@ PLOTS = TOP / ".bench" / "growth"
 
 @dataclass(frozen=True)
 class Curve:
-    """One property that grows. terms: the measured quantities that seconds are fitted to, besides a constant."""
+    """One property that grows. terms: the measured quantities to which seconds are fitted, besides a constant."""
 
     name: str
     works: tuple[tuple[float, Work], ...]
@@ -96,9 +97,11 @@ class Point:
     step_wall_s: float
     sampled: int
     tokens: int
-    """Computed at least once: a shared prompt counts once."""
+    """Tokens computed at least once; a shared prompt counts once."""
     pairs: int
-    """(token, token it attends to or is), each computed at least once: what attention costs."""
+    """Pairs of a token and a token that it attends to, itself included, each computed at least once: the cost of
+    attention.
+    """
     latency_s: float
 
 
@@ -109,14 +112,14 @@ class Fit:
     intercept: float
     slopes: dict[str, float]
     r_squared: float
-    """Of the seconds as they are."""
+    """R² of the unweighted seconds."""
     residuals: list[float]
     """Measured - fitted, seconds, one per point."""
 
 
 def fit(terms: dict[str, Sequence[float]], seconds: Sequence[float]) -> Fit:
-    """terms: values per point, by name. A clock errs in proportion, so residuals count as shares of the measured
-    seconds. Every column is scaled by its largest value, for the sake of the solver."""
+    """terms: values per point, by name. A clock's error is proportional, so residuals count as shares of the measured
+    seconds. Every column is scaled by its largest value for the solver."""
     y = np.asarray(seconds, dtype=float)
     scales = [max(map(abs, values)) or 1.0 for values in terms.values()]
     columns = [np.asarray(values, dtype=float) / scale for values, scale in zip(terms.values(), scales, strict=True)]
@@ -156,7 +159,7 @@ async def _measure(value: float, work: Work, warm_up: bool) -> Point:
 
 
 def measured(curve: Curve) -> list[Point]:
-    """Up and down again; the first point of all warms up."""
+    """Measure all points upwards and downwards; the very first measurement is preceded by a warm-up."""
     points = []
     for number, (value, work) in enumerate([*curve.works, *reversed(curve.works)]):
         points.append(asyncio.run(_measure(value, work, warm_up=number == 0)))
@@ -170,7 +173,7 @@ def fitted(curve: Curve, points: Sequence[Point]) -> Fit:
 
 
 def plot(curve: Curve, points: Sequence[Point], found: Fit, folder: Path) -> None:
-    """Seconds over the property, and over the fit: a straight line if the fit holds."""
+    """Plot seconds over the property, and over the fit: a straight line if the fit holds."""
     import matplotlib as mpl
 
     mpl.use("Agg")

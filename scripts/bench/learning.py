@@ -1,12 +1,13 @@
-"""Does a real model learn as it does with TRL, and in how many CPU seconds? Both train it on the same tasks.
+"""Compare learning curves and CPU seconds of ours and TRL: both train a real model on the same tasks.
 
     python scripts/bench/learning.py --seeds 3 --steps 14
 
-SmolLM2-135M after a cold start with problems of one operation, problems of two, a calculator. For every seed ours
-runs first (`agentgrpo train`), then TRL's GRPOTrainer with `tools=[calculator]`, from the same weights, over the tasks
-that ours has drawn, with the settings of ours (peer_learning.py). TRL has glibc told to keep big blocks, with which it
-is quicker. A seed that has ended is not run again: .bench/learning has a file of steps per side and seed, the figure
-and learning.json; remove it to begin anew, as after any change of the settings below. An hour on one core.
+SmolLM2-135M after a cold start on problems of one operation; then problems of two operations, with a calculator. For
+every seed ours runs first (`agentgrpo train`), then TRL's GRPOTrainer with `tools=[calculator]`, from the same weights,
+on the tasks that ours has drawn, with the same settings (peer_learning.py). For TRL, glibc is told to keep big blocks,
+which makes it faster. A finished seed is not run again: .bench/learning has a file of steps per side and seed, the
+figure and learning.json; remove the folder to start over, and after any change of the settings below. The bench takes
+an hour on one core.
 """
 
 from __future__ import annotations
@@ -49,7 +50,7 @@ EQUAL = (
     "rollout.tasks_per_step=6",
     "rollout.group_size=8",
 )
-"""What both sides have, and what is affordable."""
+"""Settings that both sides support and that are affordable."""
 BARE = (
     "hardware.threads=1",
     "run.final_eval=false",
@@ -60,7 +61,7 @@ BARE = (
 
 
 def train(run: Path, *settings: str) -> None:
-    """`agentgrpo train`, anew."""
+    """Run `agentgrpo train` from the start."""
     shutil.rmtree(run, ignore_errors=True)
     command = [sys.executable, "-W", "ignore", "-m", "agentgrpo", "train", *TASK, *settings, *BARE, f"run.dir={run}"]
     execute(command, run.with_suffix(".log"))
@@ -115,7 +116,7 @@ def learn_theirs(seed: int, out: Path) -> None:
 
 
 def run_of(seed: int) -> Path:
-    """The run of ours that TRL's follows."""
+    """Our run, which TRL's run follows."""
     return FOLDER / f"run-{seed}"
 
 
@@ -128,7 +129,7 @@ def write(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:
 
 
 def learned(seeds: int, steps: int) -> dict[str, list[list[dict[str, Any]]]]:
-    """The rows of every run by side, those that are missing made first."""
+    """The rows of every run by side; missing runs are made first."""
     FOLDER.mkdir(parents=True, exist_ok=True)
     found: dict[str, list[list[dict[str, Any]]]] = {side: [] for side in SIDES}
     for seed in range(seeds):
@@ -142,7 +143,7 @@ def learned(seeds: int, steps: int) -> dict[str, list[list[dict[str, Any]]]]:
 
 
 def summary(runs: Mapping[str, Sequence[Sequence[Mapping[str, Any]]]]) -> dict[str, Any]:
-    """What the figure and the table are made of. Pairs are (ours, TRL's)."""
+    """The data of the figure and the table. Pairs are (ours, TRL's)."""
     curves = [curve([[Step(row["reward"], row["cpu_s"]) for row in run] for run in runs[side]]) for side in SIDES]
     every = [[row for run in runs[side] for row in run] for side in SIDES]
     return {
@@ -164,7 +165,7 @@ def table(found: Mapping[str, Any]) -> Table:
     for name, (ours, theirs) in pairs.items():
         shown.add_row(name, f"{ours:.1f}", f"{theirs:.1f}", f"{theirs / ours:.2f}")
     shown.add_row("tokens sampled a step", *(f"{tokens:.0f}" for tokens in found["sampled_per_step"]), "")
-    if found["seeds"] > 1:  # without a band nothing lies in it
+    if found["seeds"] > 1:  # a band needs several seeds
         agreed, mutually = found["agreement"], found["mutual_agreement"]
         shown.add_row("steps at which they agree", f"{agreed:.0%}", f"mutually {mutually:.0%}", "")
     rewards = (", ".join(f"{reward:.3f}" for reward in of_seeds) for of_seeds in found["mean_reward"])

@@ -1,10 +1,11 @@
-"""What two sides have learned, compared: rewards by step and by CPU seconds, over seeds.
+"""Compare the learning curves of two sides: rewards by step and by CPU seconds, over seeds.
 
     run -> smoothed over WINDOW steps -> per step: mean over seeds, and a band of two standard errors of it
 
-- The sides agree at a step where the mean of one lies in the band of the other, mutually where that of each does.
-- The seconds to a reward are read off the line between the first step at which a side's mean is that high and the one
-  before: whole steps would say more of their length than of the sides.
+- The sides agree at a step if one side's mean lies in the other's band; they agree mutually if each mean lies in the
+  other's band.
+- The seconds to a reward are interpolated between the first step at which a side's mean is that high and the step
+  before: whole steps would depend more on their length than on the sides.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ LEVELS = (0.25, 0.5, 0.75)
 @dataclass(frozen=True)
 class Step:
     reward: float
-    """Mean over its episodes."""
+    """Mean over the step's episodes."""
     cpu_s: float
 
 
@@ -32,16 +33,16 @@ Run = Sequence[Step]
 
 @dataclass(frozen=True)
 class Curve:
-    """Of one side, a number per step."""
+    """The curve of one side, a number per step."""
 
     mean: Sequence[float]
     half: Sequence[float]
     """Half the width of the band; 0 with a single seed."""
     cpu_s: Sequence[float]
-    """From the start to the end of the step, mean over seeds."""
+    """Mean over seeds of the seconds from the start to the end of the step."""
 
     def seconds_to(self, reward: float) -> float | None:
-        """None = it was never reached."""
+        """CPU seconds until the mean reward reaches `reward`; None if it never does."""
         points = list(zip(self.mean, self.cpu_s, strict=True))
         if points[0][0] >= reward:
             return points[0][1]
@@ -52,7 +53,7 @@ class Curve:
 
 
 def smooth(values: Sequence[float]) -> list[float]:
-    """The mean of WINDOW values around each, of fewer at the ends."""
+    """The mean of WINDOW values around each value; fewer at the ends."""
     side = WINDOW // 2
     return [fmean(values[max(0, i - side) : i + side + 1]) for i in range(len(values))]
 
@@ -72,12 +73,12 @@ def agreement(a: Curve, b: Curve, *, mutual: bool) -> float:
     """The share of steps at which the sides agree."""
     enough = min if mutual else max
     pairs = zip(a.mean, a.half, b.mean, b.half, strict=True)
-    # 1e-9: a difference as wide as the band lies in it, whatever the rounding
+    # 1e-9: a difference exactly as wide as the band counts as agreement despite rounding
     return fmean(abs(x - y) <= enough(wide_x, wide_y) + 1e-9 for x, wide_x, y, wide_y in pairs)
 
 
 def levels(a: Curve, b: Curve) -> list[float]:
-    """Rewards that both sides reach, the highest last, and that neither began with."""
+    """Rewards that both sides reach and with which neither began, the highest last."""
     highest, lowest = min(max(a.mean), max(b.mean)), max(a.mean[0], b.mean[0])
     return [level for level in LEVELS if lowest < level < highest] + [highest]
 

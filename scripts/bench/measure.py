@@ -1,4 +1,4 @@
-"""What both sides measure of a step, the same way, and how they report it: one JSON line on stdout."""
+"""Measurements of a step, equal for both sides, and their report: one JSON line on stdout."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from statistics import median
 from typing import Any
 
 Now = Callable[[], float]
-"""Seconds on some clock."""
+"""A clock in seconds."""
 
 
 @dataclass
@@ -39,7 +39,9 @@ class Stopwatch:
         self.cpu.setdefault(name, []).append(cpu)
 
     def figures(self) -> dict[str, float]:
-        """Medians over the steps, the first of which is warm-up. Training is what of a step is not rollout."""
+        """Medians over the steps, without the first, which is warm-up. Training is the part of a step that is not
+        rollout.
+        """
         step, rollout = self.wall["step"][1:], self.wall["rollout"][1:]
         step_cpu, rollout_cpu = self.cpu["step"][1:], self.cpu["rollout"][1:]
         return {
@@ -53,7 +55,9 @@ class Stopwatch:
 
 
 def peak_rss_mb() -> float:
-    """Of this process. Linux also counts what its parent had before it was replaced in getrusage, but not in /proc."""
+    """Peak memory of this process. On Linux, getrusage also counts the memory of the parent before exec; /proc does
+    not.
+    """
     status = Path("/proc/self/status")
     if status.exists():
         line = next(line for line in status.read_text().splitlines() if line.startswith("VmHWM:"))
@@ -63,7 +67,7 @@ def peak_rss_mb() -> float:
 
 @contextmanager
 def only_the_report_on_stdout() -> Iterator[int]:
-    """Everything printed inside goes to stderr; yields the descriptor of the real stdout."""
+    """Redirect everything printed inside to stderr; yield the descriptor of the real stdout."""
     real = os.dup(1)
     os.dup2(2, 1)
     try:
@@ -74,6 +78,6 @@ def only_the_report_on_stdout() -> Iterator[int]:
 
 
 def report(out: int, figures: dict[str, float], work: dict[str, Any], packages: tuple[str, ...]) -> None:
-    """figures: medians by name. work: what was done per step, which the other side must match."""
+    """figures: medians by name. work: counts of the work done per step, which the other side must match."""
     versions = {name: version(name) for name in packages}
     os.write(out, (json.dumps({"figures": figures, "work": work, "versions": versions}) + "\n").encode())

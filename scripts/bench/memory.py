@@ -1,11 +1,12 @@
-"""Memory episodes: side by side against one after another, with and without telling the engine what they open with.
+"""Time memory episodes: concurrent against one after another, with and without telling the engine about the shared
+opening.
 
 OMP_NUM_THREADS=1 python scripts/bench/memory.py
 
 The memory environment's whole loop: prompts of instructions, memory and chunk, one sampled turn each, its calls
-applied, the questions read off the memory at the end. The weights are random and the turns prescribed (one or two
-inserts, spelt by
-the episode's and the chunk's name), so that all ways do exactly the same work. One process, one core, A B C D A B C D.
+applied, the questions answered from the memory at the end. The weights are random and the turns prescribed (one or two
+inserts, determined by the names of the episode and the chunk), so all variants do exactly the same work. One process,
+one core, A B C D A B C D.
 """
 
 from __future__ import annotations
@@ -41,15 +42,15 @@ from agentgrpo.tasks.dialogue import Question, memory_task
 
 SHAPES = {work.name: work for work in (TINY, SMALL)}
 INSTRUCTIONS = (0, 400)
-"""Tokens of them, about."""
+"""Approximate tokens of the instructions."""
 CHUNKS = 6
 MOST_TOKENS = 1536
-"""Of a context."""
+"""Maximum tokens of a context."""
 
 
 @dataclass(frozen=True)
 class Way:
-    """How the episodes are run. told: the engine knows how many tokens all prompts open with."""
+    """A way to run the episodes. told: the engine knows the number of tokens that all prompts share at their start."""
 
     together: bool
     told: bool
@@ -65,7 +66,7 @@ WAYS = tuple(Way(together, told) for told in (True, False) for together in (Fals
 @dataclass(frozen=True)
 class Found:
     chunks_per_s: float
-    """Of CPU time."""
+    """Chunks per CPU second."""
     prefill_tokens: int
     copied_tokens: int
     episodes: tuple[Episode, ...]
@@ -77,7 +78,7 @@ def text(seed: str, words: int) -> str:
 
 
 class Dictated(HFEngine):
-    """The engine, whose turns are prescribed."""
+    """The engine with prescribed turns."""
 
     def _draw(self, logits: Tensor, turns: Sequence[EngineTurn]) -> tuple[list[int], list[float]]:
         wanted = [self.said(t.key.task_id, t.key.sample_index, t.key.turn)[len(t.logprobs)] for t in turns]
@@ -95,7 +96,7 @@ class Dictated(HFEngine):
 
 
 class Untold(MemoryEnvironments):
-    """Keeps from the engine what all prompts open with."""
+    """Hides the shared opening of the prompts from the engine."""
 
     shared_opening = 0
 
@@ -114,7 +115,7 @@ def tasks_of(dialogues: int) -> list[Task]:
 
 
 def runners_of(shape: Work, instructions: int, slots: int) -> tuple[Dictated, dict[bool, PolicyRunner]]:
-    """An engine, and policies in environments that tell it and that do not."""
+    """An engine, and policies in environments that report the shared opening to it and that do not."""
     tok = tokenizer(shape.words)
     engine = Dictated(model=model(shape).eval(), tokenizer=tok, run_seed=0, slots=slots, max_context=MOST_TOKENS)
     words = text("instructions", instructions)
@@ -141,7 +142,7 @@ def runners_of(shape: Work, instructions: int, slots: int) -> tuple[Dictated, di
 async def run(
     engine: Dictated, runners: dict[bool, PolicyRunner], tasks: list[Task], rollouts: int, way: Way, number: int
 ) -> Found:
-    """All episodes once; nothing is left over from the run before."""
+    """Run all episodes once, with nothing cached from the previous run."""
     await engine.load_weights(number)
     before, copied = engine.stats.prefill_tokens, engine.stats.copied_tokens
     runner, sampling = runners[way.told], SamplingParams(max_tokens=100)
@@ -161,12 +162,12 @@ async def run(
 
 def same_work(found: Sequence[Found]) -> bool:
     """Whether all runs read, wrote and sampled the same; log-probs may differ in their last bits between told and not
-    told, as the prompts are computed in other pieces."""
+    told, because the prompts are computed in different pieces."""
     return len({repr([(e.memory, [b.token_ids for b in e.branches]) for e in f.episodes]) for f in found}) == 1
 
 
 def measured(shape: Work, episodes: int, instructions: int, rounds: int) -> dict[Way, list[Found]]:
-    """`rounds` runs of every way in turn, after one of each that warms up."""
+    """`rounds` runs of every way in turn, after one warm-up of each."""
     rollouts = min(8, episodes)
     tasks = tasks_of(max(1, episodes // rollouts))
     engine, runners = runners_of(shape, instructions, episodes)

@@ -1,4 +1,4 @@
-"""Our side of a comparison: a work through the training loop's own stages, records and canary included.
+"""Our side of a comparison: run a work through the stages of the training loop, records and canary included.
 
 OMP_NUM_THREADS=1 python scripts/bench/ours.py --work tiny/latency-0
 """
@@ -47,19 +47,19 @@ from agentgrpo.training.trainer import Trainer
 
 
 class ScriptedHFEngine(HFEngine):
-    """The engine, with the script applied to the logits before it draws."""
+    """The engine, with the script applied to the logits before sampling."""
 
     def __init__(self, script: Script, **options: Any) -> None:
         super().__init__(**options)
         self._script = script
         self.row_of: Callable[[SeedKey], int]
-        """Which row of its step's script an episode is."""
+        """Maps an episode's key to its row in the step's script."""
 
     def _draw(self, logits: Tensor, turns: Sequence[EngineTurn]) -> tuple[list[int], list[float]]:
         return super()._draw(self._forced(logits, turns), turns)
 
     def _forced(self, logits: Tensor, turns: Sequence[EngineTurn]) -> Tensor:
-        """logits [n, V] of n turns -> the same, such that each draws what the script says."""
+        """logits [n, V] of n turns -> logits [n, V] that force each turn's next token of the script."""
         wanted = [self._script.forced(step_of(t.key), self.row_of(t.key), t.key.turn)[len(t.logprobs)] for t in turns]
         return self._script.apply(logits.clone(), wanted)
 
@@ -69,7 +69,7 @@ def step_of(key: SeedKey) -> int:
 
 
 def rows_of(order: TaskOrder, group_size: int) -> Callable[[SeedKey], int]:
-    """Rows are numbered task by task, in the order in which the step's tasks come."""
+    """Rows are numbered task by task, in the order of the step's tasks."""
 
     @cache
     def first_rows(step: int) -> dict[str, int]:
@@ -79,7 +79,7 @@ def rows_of(order: TaskOrder, group_size: int) -> Callable[[SeedKey], int]:
 
 
 class TextRenderer:
-    """A Renderer that writes texts as they are: the work's own are whole."""
+    """A Renderer that encodes texts unchanged: the work's own texts are complete."""
 
     in_turns = True
     longest_token = 1000
@@ -106,7 +106,7 @@ class TextRenderer:
 
 
 class WorkEnvironments(EnvironmentDefaults):
-    """As many turns as the work has, a tool call between any two."""
+    """Episodes with the work's number of turns and a tool call between any two."""
 
     name = "bench"
     figures = SEARCH_FIGURES
@@ -140,7 +140,7 @@ class WorkEnvironment:
         return {}
 
     async def close(self) -> None:
-        """Nothing is held."""
+        """There is nothing to close."""
 
     async def _search(self, key: SeedKey, *, query: str) -> str:
         if self._script.work.latency_s:
@@ -149,7 +149,7 @@ class WorkEnvironment:
 
 
 class Dice:
-    """A random reward: every group teaches something."""
+    """A random reward, so that every group has a gradient."""
 
     def __init__(self) -> None:
         self._dice = random.Random(7)
@@ -173,10 +173,9 @@ def parts_of(
     device: str = "cpu",
     **engine_options: Any,
 ) -> Parts:
-    """A run over the work, run.max_steps long, everything real but the environment, the reward and the model's weights,
-    and without guards: forced tokens are no samples of the policy, so that engine and trainer rightly disagree about
-    them.
-    The engine has a slot for every episode; engine_options: further arguments of it."""
+    """A run over the work of run.max_steps steps. Everything is real except the environment, the reward and the model's
+    weights. It has no guards: forced tokens are not samples of the policy, so engine and trainer rightly disagree about
+    them. The engine has a slot for every episode. engine_options: further arguments of the engine."""
     algorithm = algorithm or Algorithm()
     script, steps, run_dir = Script(work), run.max_steps, Path(run.dir)
     script.prepare(steps)
@@ -240,13 +239,13 @@ def parts_of(
 
 
 def learn(parts: Parts, step: int, rolled: Rollout) -> dict[str, float]:
-    """Record a rollout and update the weights; the step's tags."""
+    """Record a rollout and update the weights; return the step's tags."""
     chosen = samples_of(parts, step, rolled, StepState())
     return {**chosen.tags, **parts.trainer.update(chosen.samples, step=step).tags()}
 
 
 async def one_step(parts: Parts, step: int, watch: Stopwatch) -> tuple[Rollout, dict[str, float]]:
-    """The episodes and the tags of a step; its times go into `watch`."""
+    """Return the episodes and the tags of a step; its times go into `watch`."""
     with watch.stage("step"):
         with watch.stage("rollout"):
             rolled = await roll_out(parts, step)
@@ -258,7 +257,7 @@ async def one_step(parts: Parts, step: int, watch: Stopwatch) -> tuple[Rollout, 
 
 
 async def run(parts: Parts, watch: Stopwatch) -> dict[str, list[float]]:
-    """All steps; returns what was done in each but the first."""
+    """Run all steps; return the work counts of each step but the first."""
     counts: dict[str, list[float]] = {"sampled": [], "tokens": []}
     for step in range(parts.run.max_steps):
         _, tags = await one_step(parts, step, watch)

@@ -1,4 +1,6 @@
-"""A corpus of any size, and queries for it. Made-up words, drawn by Zipf's law: it says and stands for nothing."""
+"""Write a corpus of a given size, and draw queries for it. The words are made up and drawn by Zipf's law: the texts
+have no meaning.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +27,7 @@ def write_corpus(path: Path, passages: int) -> None:
 
 
 def queries_of(passages: PassageFile, number: int) -> list[str]:
-    """Six words of a passage each, no two alike."""
+    """Six words of a passage each, no two queries equal."""
     dice = np.random.default_rng(1)
     found = (passages[int(i)].text.split() for i in dice.integers(len(passages), size=number))
     return list(dict.fromkeys(" ".join(dice.choice(words, 6)) for words in found))

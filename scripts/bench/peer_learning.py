@@ -1,8 +1,8 @@
-"""The peer's side of the learning curve: TRL's GRPOTrainer, from the start weights and over the tasks of a run of ours.
+"""The peer's side of the learning curve: TRL's GRPOTrainer, with the start weights and the tasks of one of our runs.
 
     OMP_NUM_THREADS=1 python scripts/bench/peer_learning.py RUN --out FILE          (in the peer's environment)
 
-Everything is read from RUN, which has ended: model, tasks in their order, and every setting. Writes a line of JSON per
+Everything is read from RUN, a finished run: model, tasks in their order, and every setting. Writes a line of JSON per
 step. Only TRL's own hooks are used: `tools=`, a chat template, a response template, a second end token.
 """
 
@@ -35,7 +35,7 @@ Node = Mapping[str, Any]
 
 
 def tasks_of(run: Path) -> Iterator[Node]:
-    """The first episode of every group, in the order in which the run has drawn them."""
+    """Yield the first episode of every group, in the order in which the run has drawn the tasks."""
     for path in sorted(run.glob("trajectories/train-??????.jsonl")):
         _, *episodes = map(json.loads, path.read_text(encoding="utf-8").splitlines())
         for _, group in itertools.groupby(episodes, key=lambda episode: episode["group"]):
@@ -47,7 +47,7 @@ def prompt_of(episode: Node, system: str) -> list[dict[str, str]]:
 
 
 def refuse_other_settings(config: Node) -> None:
-    """Both sides have to learn in the same way; what one of them lacks is refused."""
+    """Both sides must learn in the same way; settings that TRL cannot reproduce are refused."""
     expected = {
         ("algorithm", "loss"): "clipped",
         ("algorithm", "aggregation"): "token_mean",
@@ -67,7 +67,7 @@ def cpu_seconds() -> float:
 
 
 class Log(transformers.TrainerCallback):  # type: ignore[misc]
-    """A line of JSON per step. The trainer's own CPU time, from the end of one step to that of the next."""
+    """A line of JSON per step, with the trainer's own CPU time from the end of one step to the end of the next."""
 
     def __init__(self, out: Path) -> None:
         self.out, self.began = out, 0.0

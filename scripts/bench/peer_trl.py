@@ -1,8 +1,8 @@
-"""The peer: TRL's GRPOTrainer on a workload, everything but the prescribed lengths its own unmodified code.
+"""The peer: TRL's GRPOTrainer on a workload; everything except the prescribed lengths is its own unmodified code.
 
     OMP_NUM_THREADS=1 python scripts/bench/peer_trl.py --work tiny/latency-0        (in the peer's environment)
 
-Its best settings on a CPU: fp32, no gradient checkpointing, micro-batches of 8.
+It uses its best settings on a CPU: fp32, no gradient checkpointing, micro-batches of 8.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ MICRO_BATCH = 8
 
 
 class Progress:
-    """Where in the workload the trainer is. TRL calls the tools row by row, turn by turn."""
+    """The trainer's position in the workload. TRL calls the tools row by row, turn by turn."""
 
     def __init__(self) -> None:
         self.step, self.turn, self.calls = -1, 0, 0
@@ -41,7 +41,7 @@ class Progress:
 
 
 def build(work_name: str, steps: int, watch: Stopwatch, counts: dict[str, list[int]]) -> Any:
-    """The trainer; it writes its times into `watch` and its tokens per step into `counts`."""
+    """Build the trainer; it writes its times into `watch` and its tokens per step into `counts`."""
     work = works()[work_name]
     script, at = Script(work), Progress()
     script.prepare(steps + 1)

@@ -1,9 +1,10 @@
-"""What algorithm.max_staleness=1 gains: whole training runs with and without it, taking turns, A B A B, in one process.
+"""The gain of algorithm.max_staleness=1: whole training runs with and without it, alternating A B A B, in one process.
 
     OMP_NUM_THREADS=1 python scripts/bench/pipeline.py
 
-With it the rollout of the next step runs beside the update: on one core its tools' latency is hidden, on two its
-computation as well. What it costs is in the figures too: a second copy of the weights, the correction of older samples.
+With staleness 1, the rollout of the next step runs beside the update: on one core its tools' latency is hidden, on two
+cores its computation as well. The figures include the costs: a second copy of the weights, and the correction of older
+samples.
 """
 
 from __future__ import annotations
@@ -35,11 +36,11 @@ from agentgrpo.run.train import train
 WORKS = ("tiny/latency-0", "small/latency-0")
 LATENCIES_MS = (0, 200)
 MARGIN = 2
-"""Steps at the start of a run that are not counted: the first warms up, and nothing runs beside its rollout."""
+"""Uncounted steps at the start of a run: the first is warm-up, and nothing runs beside its rollout."""
 
 
 def step_seconds(work: Work, max_staleness: int, steps: int) -> tuple[float, float]:
-    """(wall, CPU) seconds of a step: medians of `steps` in a run of a few more."""
+    """(wall, CPU) seconds of a step: medians of `steps` steps in a run of a few more."""
     ends: list[tuple[float, float]] = []
     with tempfile.TemporaryDirectory() as folder:
         run = RunSettings(dir=folder, max_steps=steps + MARGIN + 1, checkpoint_every=0, eval_every=0)
@@ -52,7 +53,7 @@ def step_seconds(work: Work, max_staleness: int, steps: int) -> tuple[float, flo
                 await train(parts, Progress(), ctx)
 
         asyncio.run(whole_run())
-    # the last step has no rollout beside it: its update is not counted either
+    # no rollout runs beside the last step, so its update is not counted either
     counted = list(pairwise(ends[MARGIN - 1 : -1]))
     return median(b[0] - a[0] for a, b in counted), median(b[1] - a[1] for a, b in counted)
 
@@ -66,7 +67,7 @@ ALLOWED = os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else set(r
 
 
 def gain(apart: Sequence[float], beside: Sequence[float]) -> float:
-    """How many times as fast the overlapping run is, by the wall clock: the median over pairs."""
+    """Speed-up of the overlapping run by the wall clock: the median over pairs."""
     return median(a / b for a, b in zip(apart, beside, strict=True))
 
 

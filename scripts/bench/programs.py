@@ -1,11 +1,12 @@
-"""Programs behind the endpoint against the engine alone: many episodes at once, each with a second of work of its own.
+"""Compare programs behind the endpoint with the engine alone: many concurrent episodes, each with a second of its own
+work.
 
 OMP_NUM_THREADS=1 python scripts/bench/programs.py
 
-An episode asks three times in a conversation that grows, and sleeps for a second in all. As a function (httpx, in this
-process) and as a command (a Python of its own, the standard library alone). The engine alone: the same calls, made by
-coroutines that sleep as long, without endpoint, session and records. Weights are random; contexts and sampled tokens
-are the same in all three. Taking turns, A B C A B C.
+An episode asks three times in a growing conversation, and sleeps for a second in all. It runs as a function (httpx, in
+this process) and as a command (a separate Python with the standard library only). The engine alone: the same calls,
+made by coroutines that sleep as long, without endpoint, session and records. Weights are random; contexts and sampled
+tokens are equal in all three. They alternate A B C A B C.
 """
 
 from __future__ import annotations
@@ -45,7 +46,7 @@ SHAPES = {work.name: work for work in (TINY, SMALL, SMOLLM2)}
 TURNS, OWN_S, MOST_CONTEXT, SLOTS = 3, 1.0, 1024, 64
 FORMS = ("engine alone", "function", "command")
 Calls = dict[str, list[tuple[tuple[int, ...], SamplingParams, SeedKey]]]
-"""Task -> what was asked for it, in order."""
+"""Task -> the requests made for it, in order."""
 
 
 async def agent(task: Any, base_url: str) -> float:
@@ -74,7 +75,7 @@ COMMAND = f"""
 
 
 class NotedEngine(HFEngine):
-    """The engine, which notes what it is asked and how much it samples."""
+    """An engine that notes its requests and its sampled tokens."""
 
     def __init__(self, **options: Any) -> None:
         super().__init__(**options)
@@ -92,7 +93,7 @@ class NotedEngine(HFEngine):
 class Found:
     wall_s: float
     cpu_s: float
-    """Of this process and of the programs."""
+    """CPU seconds of this process and of the programs."""
     sampled: dict[SeedKey, tuple[int, ...]]
 
     @property
@@ -127,7 +128,7 @@ class Bench:
         self.calls: Calls = {}
 
     async def run(self, form: str, number: int) -> Found:
-        """All episodes at once; the engine remembers nothing of the run before."""
+        """Run all episodes at once, with nothing cached from the previous run."""
         await self.engine.load_weights(number)
         self.engine.calls, self.engine.sampled = defaultdict(list), {}
         began, used = time.perf_counter(), cpu_seconds()
@@ -153,7 +154,7 @@ def cpu_seconds() -> float:
 
 
 async def measured(bench: Bench, rounds: int) -> dict[str, list[Found]]:
-    """`rounds` of each form, after one that warms up and says what is asked."""
+    """`rounds` runs of each form, after one warm-up that records the requests."""
     warm = await bench.run("function", 0)
     found = [{form: await bench.run(form, number + 1) for form in FORMS} for number in range(rounds)]
     if any(each.sampled != warm.sampled for one in found for each in one.values()):

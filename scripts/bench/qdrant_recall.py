@@ -1,10 +1,11 @@
-"""What Qdrant's approximate search misses, measured on Qdrant's own index code in this process, without a server.
+"""Measure the recall of Qdrant's approximate search with Qdrant's own index code in this process, without a server.
 
     pip install qdrant-edge-py && python scripts/bench/qdrant_recall.py [--dim 512] [--queries 1000]
 
-The passages of the embedded world, our hashed vectors, the graph that `retriever=qdrant retriever.index=hnsw` asks for.
-Recall@10 is against the exact search of the same vectors by FAISS; FAISS' own graph with the same settings stands
-beside it. Many of these passages are nearly alike, which is hard on a graph: others are kinder.
+It uses the passages of the embedded world, our hashed vectors, and the graph of `retriever=qdrant
+retriever.index=hnsw`. Recall@10 is relative to the exact search of the same vectors by FAISS; FAISS' own graph with the
+same settings is shown for comparison. Many of these passages are nearly alike, which is hard for a graph; other corpora
+are easier.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ def graph_of_qdrant(folder: Path, vectors: np.ndarray) -> qdrant.EdgeShard:
     graph = qdrant.HnswIndexConfig(m=SHAPE.links, ef_construct=SHAPE.build_candidates, full_scan_threshold=1)
     config = qdrant.EdgeConfig(
         vectors=qdrant.EdgeVectorParams(size=vectors.shape[1], distance=qdrant.Distance.Dot, hnsw_config=graph),
-        # in KiB: so few passages would else be searched one by one
+        # in KiB; otherwise such a small index would be searched exhaustively
         optimizers=qdrant.EdgeOptimizersConfig(default_segment_number=1, indexing_threshold=1),
     )
     folder.mkdir()

@@ -1,4 +1,4 @@
-"""The episodes of experiment=smollm2 in TRL's words: its chat template, its response template, its reward.
+"""The episodes of experiment=smollm2 in TRL's terms: chat template, response template and reward.
 
     Action: calculator
     Action Input: {"expression": "12*31-17"}
@@ -6,9 +6,9 @@
     Final Answer: 355<|im_end|>
 
 TRL ends a turn at a token, ours at the text "\\nObservation:". The token that ends a call is therefore the last one of
-"Observation", and the ":" after it belongs to the tool's reply: ours samples it and trains on it, TRL is given it.
+"Observation", and the ":" after it belongs to the tool's reply: ours samples it and trains on it, TRL receives it.
 
-Imports nothing of TRL, so that the tests of ours can.
+This module imports nothing of TRL, so that our tests can use it.
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ CHAT_TEMPLATE = (
     "{% endfor %}"
     "{% if add_generation_prompt and messages[-1].role != 'tool' %}{{ '<|im_start|>assistant\\n' }}{% endif %}"
 )
-"""The model's own, with calls and replies in the text that the cold start has taught. TRL takes what follows the last
-<|im_end|> as a reply; that of a call is never part of an episode."""
+"""The model's own template, with calls and replies in the text format of the cold start. TRL takes the text after the
+last <|im_end|> as a reply; the text after a call is never part of an episode."""
 RESPONSE_TEMPLATE: dict[str, Any] = {
     "defaults": {"role": "assistant"},
-    # Before every turn stands the end of a line: of the opening, or of a reply.
+    # Every turn begins after the end of a line: of the opening, or of a reply.
     "start_anchor": "\n",
     "fields": {
         "tool_calls": {
@@ -69,8 +69,8 @@ def calculator(expression: str) -> str:
 def reward(
     completion: Sequence[Mapping[str, Any]], *, ended: bool, references: Sequence[str], renderer: ReactRenderer
 ) -> float:
-    """1 for the right answer, as judge=exact_match and reward=correctness have it, else 0. completion: TRL's messages
-    of an episode. ended: the last turn did, by itself."""
+    """Return 1 for the correct answer, by the rule of judge=exact_match and reward=correctness, else 0. completion:
+    TRL's messages of an episode. ended: whether the last turn ended by itself."""
     last = completion[-1]
     if last["role"] != "assistant" or last.get("tool_calls"):
         return 0.0

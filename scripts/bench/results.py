@@ -1,12 +1,12 @@
-"""bench.json: the rows of all benches, and the table they make.
+"""Read, write and print bench.json, the rows of all benches.
 
     {"machine": {...}, "versions": {...}, "rows": [
         {"work": "tiny/latency-0", "figure": "step_cpu_s", "ours": [4.1, 4.2], "peer": [8.5, 8.6],
          "peer_malloc": [7.9, 8.0], "ratio": 1.92}]}
 
 ours, peer and peer_malloc hold a number per run; runs of equal index were made one right after the other. ratio
-compares medians, ours with the better of the peer's two, and is peer / ours for times (above 1 = we are faster) but
-ours / peer for memory (below 1 = we need less). A floor_fraction has no peer: its ratio is its own median.
+compares our median with the better of the peer's two. It is peer / ours for times (above 1 = ours is faster) but ours /
+peer for memory (below 1 = ours needs less). A floor_fraction has no peer: its ratio is its own median.
 
 python scripts/bench/results.py        prints the table
 """
@@ -42,7 +42,7 @@ Row = dict[str, Any]
 def compared_row(
     work: str, figure: str, ours: Sequence[float], peer: Sequence[float], peer_malloc: Sequence[float]
 ) -> Row:
-    """The row of a figure that both sides have; the peer as it comes and in the malloc environment."""
+    """The row of a figure that both sides have. peer: default settings; peer_malloc: with the malloc environment."""
     better = min(peer, peer_malloc, key=median)
     ratio = median(ours) / median(better) if figure == MEMORY else median(better) / median(ours)
     return {
@@ -61,7 +61,7 @@ def floor_row(work: str, fractions: Sequence[float]) -> Row:
 
 
 def pair_ratios(row: Mapping[str, Any]) -> list[float]:
-    """The ratio of each pair of runs, against the peer that `ratio` is against."""
+    """The ratio of each pair of runs, against the same peer as `ratio`."""
     if not row["peer"]:
         return []
     better = min(row["peer"], row["peer_malloc"], key=median)
@@ -70,13 +70,13 @@ def pair_ratios(row: Mapping[str, Any]) -> list[float]:
 
 
 def read(path: Path) -> dict[str, Any]:
-    """The file's content; without rows where there is no file."""
+    """Return the file's content; without rows if there is no file."""
     empty: dict[str, Any] = {"machine": {}, "versions": {}, "rows": []}
     return json.loads(path.read_text(encoding="utf-8")) if path.exists() else empty
 
 
 def comparable(before: Mapping[str, Any], machine: Mapping[str, Any], versions: Mapping[str, str]) -> list[Row]:
-    """The rows of `before` that were measured on this machine and with these versions; others mean nothing here."""
+    """The rows of `before` that were measured on this machine with these versions; other rows are not comparable."""
     known = before["versions"]
     fits = before["machine"] == machine and all(known.get(name, v) == v for name, v in versions.items())
     return list(before["rows"]) if fits else []
@@ -85,7 +85,7 @@ def comparable(before: Mapping[str, Any], machine: Mapping[str, Any], versions: 
 def merged(
     before: Mapping[str, Any], machine: Mapping[str, Any], versions: Mapping[str, str], rows: Sequence[Row]
 ) -> dict[str, Any]:
-    """`rows` take the place of those of the same work and figure; of the others stays what is comparable."""
+    """Replace the rows with the same work and figure by `rows`; keep other rows if they are comparable."""
     old = comparable(before, machine, versions)
     new = {(row["work"], row["figure"]) for row in rows}
     kept = [row for row in old if (row["work"], row["figure"]) not in new]
@@ -97,7 +97,7 @@ def merged(
 
 
 def write(rows: Sequence[Row], versions: Mapping[str, str], path: Path) -> None:
-    """Put `rows` into the file; a kill at any time leaves it as it was or with all of them."""
+    """Write `rows` into the file; a kill at any time leaves the old or the complete new file."""
     before, here = read(path), conditions.machine()
     if before["rows"] and not comparable(before, here, versions):
         print(f"{path.name}: its rows were of another machine or of other versions and are dropped", file=sys.stderr)
@@ -129,7 +129,7 @@ def table(rows: Sequence[Mapping[str, Any]]) -> Table:
 
 
 def show(what: Table | str) -> None:
-    """Print on stdout, wide enough for a table where there is no terminal."""
+    """Print on stdout, wide enough for a table even without a terminal."""
     console = Console(width=None if sys.stdout.isatty() else 140, highlight=False, markup=False)
     console.print(what)
 

@@ -1,11 +1,11 @@
-"""Indexes of a large corpus: what they take to build, and how long a query waits, in process and through the server.
+"""Benchmark indexes of a large corpus: build cost, and latency of queries in process and through the server.
 
 OMP_NUM_THREADS=1 python scripts/bench/retrieval.py --passages 1000000 --dim 256
 
-The passages are generated: made-up words, drawn by Zipf's law, so that their number is what is measured and not what
-they say; recall is against the exact search of the same vectors (the hashing embedder), not against any truth. Queries
-are words of passages. Every client asks its next query when it has got its last answer. All of it shares one core: what
-the clients themselves take is in the figures, and most of it through the server.
+The passages are generated from made-up words, drawn by Zipf's law: the bench depends on their number, not their
+content. Recall is relative to the exact search of the same vectors (the hashing embedder), not to a ground truth.
+Queries are words of passages. Every client asks its next query when it has received its last answer. Everything shares
+one core: the clients' own CPU time is part of the figures, and most of it for the server.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ MAX_BATCH = {"on": 256, "off": 1}
 
 @dataclass(frozen=True)
 class Part:
-    """One piece of work, done by a process of its own."""
+    """One piece of work, done by a separate process."""
 
     step: str
     kind: str
@@ -74,7 +74,7 @@ class Part:
 
 
 def build(part: Part) -> dict[str, Any]:
-    """Of ivf, hnsw and bm25: on top of the passages, and of the vectors, that are there from flat."""
+    """ivf, hnsw and bm25 are built on the passages and vectors of the flat index."""
     flat, folder = Path(part.folder, "flat"), part.of_kind
     began, cpu = time.perf_counter(), time.process_time()
     if part.kind != "flat":
@@ -115,11 +115,13 @@ def backend_of(part: Part) -> Backend:
     return VectorBackend(FaissStore(part.of_kind / FILE, passages, shape), embedder=embedder)
 
 
-# --- asking
+# --- searching
 
 
 def search(part: Part) -> dict[str, Any]:
-    """In this process: every number of clients, batching on and off. And how much of the exact search is found."""
+    """Search in this process with every number of clients, batching on and off; also measure the recall of the exact
+    search's results.
+    """
     backend = backend_of(part)
     queries = queries_of(PassageFile.in_folder(part.of_kind), 5000)
 
@@ -161,7 +163,7 @@ async def serve_app(part: Part) -> None:
 
 @contextmanager
 def server(part: Part) -> Iterator[tuple[int, int]]:
-    """Its port and its process."""
+    """Yield the server's port and its process."""
     process = subprocess.Popen(command(part), stdout=subprocess.PIPE, text=True)
     assert process.stdout is not None
     try:
@@ -174,7 +176,7 @@ def server(part: Part) -> Iterator[tuple[int, int]]:
 async def ask_server(
     port: int, pid: int, queries: Sequence[str], seconds: float, expected: Any
 ) -> list[dict[str, float]]:
-    """Over connections that are kept, one query a request."""
+    """Query over kept connections, one query a request."""
     free: asyncio.Queue[tuple[asyncio.StreamReader, asyncio.StreamWriter]] = asyncio.Queue()
     for _ in range(max(CLIENTS)):
         free.put_nowait(await asyncio.open_connection("127.0.0.1", port))
@@ -197,7 +199,7 @@ async def ask_server(
     return found
 
 
-# --- all of it
+# --- the whole bench
 
 
 def command(part: Part) -> list[str]:
@@ -205,7 +207,7 @@ def command(part: Part) -> list[str]:
 
 
 def done(part: Part) -> dict[str, Any]:
-    """What the part's own process reports on its last line."""
+    """Run the part in a process and return the report on its last line."""
     finished = subprocess.run(command(part), stdout=subprocess.PIPE, text=True)
     if finished.returncode:
         conditions.fail(f"{part.step} {part.kind} failed with exit code {finished.returncode}", 1)

@@ -1,4 +1,4 @@
-"""What the engine really did in a rollout: its schedule, and where its time went."""
+"""The engine's actual schedule in a rollout, and its time by stage."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from agentgrpo.engines.schedule import EngineTurn, Step
 
 @dataclass(frozen=True)
 class EngineStep:
-    """One forward pass: the keys that each decoding row attends to, and the prefill spans as (tokens, start)."""
+    """One forward pass: number of keys that each decoding row attends to, and the prefill spans as (tokens, start)."""
 
     keys: tuple[int, ...]
     spans: tuple[tuple[int, int], ...]
@@ -31,7 +31,7 @@ class EngineStep:
 
     @property
     def attended(self) -> int:
-        """Pairs of a query and a key it sees."""
+        """Pairs of a query and a key that it attends to."""
         return sum(self.keys) + sum(n * start + n * (n + 1) // 2 for n, start in self.spans)
 
     @property
@@ -42,13 +42,13 @@ class EngineStep:
 
 @dataclass(frozen=True)
 class Spans:
-    """Prefill spans of one kind, as one typical call: `rows` spans of `tokens` tokens after `start` cached ones."""
+    """Prefill spans of one kind, averaged to one call: `rows` spans of `tokens` tokens after `start` cached ones."""
 
     rows: int
     tokens: int
     start: int
     total: int
-    """Tokens of all spans of this kind."""
+    """Sum of tokens over the spans."""
 
 
 @dataclass
@@ -72,7 +72,7 @@ class Schedule:
         return round(fmean(k for s in self.steps for k in s.keys))
 
     def spans(self, *, opening: bool) -> Spans | None:
-        """The prompts (opening), or what was injected later; None where there is none."""
+        """Prefill spans of the prompts (opening) or of text injected later; None without spans."""
         per_step = [[(n, start) for n, start in s.spans if (start == 0) == opening] for s in self.steps]
         per_step = [spans for spans in per_step if spans]
         every = [span for spans in per_step for span in spans]
@@ -87,8 +87,8 @@ class Schedule:
 
 
 class ObservedEngine(ScriptedHFEngine):
-    """Notes its schedule and its seconds by stage; `begin` starts anew. Forwards that are replayed from a CUDA graph
-    are part of "compute" only."""
+    """Records its schedule and its seconds by stage; `begin` resets both. Forwards replayed from a CUDA graph are part
+    of "compute" only."""
 
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)
@@ -136,5 +136,5 @@ class ObservedEngine(ScriptedHFEngine):
             self.seconds["forward"] += self._now() - self._began
 
     def _captures(self) -> bool:
-        """A CUDA graph: there the clock may not wait for the device."""
+        """Whether a CUDA graph is being captured: the clock must not synchronize with the device then."""
         return self._shape.device.type == "cuda" and torch.cuda.is_current_stream_capturing()

@@ -1,4 +1,4 @@
-"""The script as a logits processor, for whoever samples with transformers' `generate`."""
+"""The script as a logits processor, for samplers that use transformers' `generate`."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from workload import Script
 
 
 class ScriptedLogits(LogitsProcessor):  # type: ignore[misc]
-    """Applies the script to the logits of one `generate` call, whose rows are those of a step's turn."""
+    """Applies the script to the logits of one `generate` call; the rows of `scores` are the episodes of a step."""
 
     supports_continuous_batching = False
 

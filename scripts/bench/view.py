@@ -1,11 +1,11 @@
-"""What `agentgrpo view` takes of time and memory, and how large its page is, for runs of any length.
+"""Measure the time and memory of `agentgrpo view` and the size of its page, for runs of any length.
 
     python scripts/bench/view.py --run runs/x [--episodes 2000 100000] [--keep DIR]
 
-The runs are simulated: the recorded groups of a real run over and over, each time as tasks and steps of their own. What
-they say of training is nothing; their lines are as long and as varied as real ones. Each is shown by a process of its
-own, with and without recorded tokens: seconds of wall clock and CPU, peak of resident memory, bytes of the page. A JSON
-line each.
+The runs are simulated: they repeat the recorded groups of a real run, each time as new tasks and steps. Their training
+results mean nothing, but their lines are as long and as varied as real ones. A separate process shows each run, with
+and without recorded tokens: seconds of wall clock and CPU, peak resident memory, bytes of the page. Prints one JSON
+line for each.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ Group = list[dict[str, Any]]
 
 
 def recorded_groups(run: RunDir) -> list[Group]:
-    """Of all steps, as JSON."""
+    """Read the groups of every step, as JSON."""
     groups: list[Group] = []
     for file in run.trajectory_files():
         if file.step is not None:
@@ -51,7 +51,7 @@ def recorded_groups(run: RunDir) -> list[Group]:
 
 
 def simulated(groups: Sequence[Group], episodes: int, *, tokens: bool) -> Iterator[list[dict[str, Any]]]:
-    """The episodes of each step."""
+    """Yield the episodes of each step."""
     source = itertools.cycle(groups)
     for step in itertools.count():
         rows: list[dict[str, Any]] = []
@@ -66,7 +66,7 @@ def simulated(groups: Sequence[Group], episodes: int, *, tokens: bool) -> Iterat
 
 
 def write_run(target: Path, source: RunDir, episodes: int, *, tokens: bool) -> None:
-    """A run directory that says in its name what it is."""
+    """Write a simulated run directory."""
     folder = target / "trajectories"
     folder.mkdir(parents=True)
     shutil.copy(source.path / "config.yaml", target)
@@ -85,7 +85,7 @@ def write_run(target: Path, source: RunDir, episodes: int, *, tokens: bool) -> N
 
 
 def measured(run: Path) -> dict[str, float]:
-    """Of one `agentgrpo view`."""
+    """Measure one `agentgrpo view`."""
     began = time.perf_counter()
     done = subprocess.run(
         [sys.executable, "-c", _PROGRAM, str(run)],

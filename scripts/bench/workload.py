@@ -1,10 +1,11 @@
-"""What both sides of a benchmark do of a work (works.py): a random-weight Qwen2, and episodes of prescribed length.
+"""The parts of a work (works.py) that both sides of a benchmark share: a random-weight Qwen2, and episodes of
+prescribed length.
 
-`Script` says, per (step, row, turn), which tokens are forced (the call, the end of the turn) and bans all tokens that
-could end a turn earlier, so that any engine samples exactly as many tokens. The sampled tokens themselves are each
+`Script` gives for each (step, row, turn) the forced tokens (the call, the end of the turn) and bans all tokens that
+could end a turn earlier, so that every engine samples the same number of tokens. The sampled tokens themselves are each
 side's own.
 
-Imports torch, transformers and tokenizers only: the peers' environments know nothing else of ours.
+Imports torch, transformers and tokenizers only, because the peers' environments have nothing else of ours.
 """
 
 from __future__ import annotations
@@ -54,7 +55,7 @@ def lexicon() -> tuple[str, ...]:
 
 @lru_cache(maxsize=2)
 def tokenizer(words: int) -> Any:
-    """A byte-level BPE of at most that many tokens, trained on the spot; the same in every process."""
+    """Train a byte-level BPE of at most `words` tokens; it is equal in every process."""
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
     from transformers import PreTrainedTokenizerFast
 
@@ -77,7 +78,7 @@ def tokenizer(words: int) -> Any:
 
 
 def model(work: Work, *, dtype: torch.dtype = torch.float32, device: str = "cpu") -> Any:
-    """The same random weights in every process, made where they are to be."""
+    """Return a model with the same random weights in every process, created on `device`."""
     from transformers import Qwen2Config, Qwen2ForCausalLM
 
     tok = tokenizer(work.words)
@@ -110,12 +111,12 @@ def prompt_text(question: str, *, with_tools: bool) -> str:
 
 
 def reply_text(text: str) -> str:
-    """What is injected after a tool call, in the same format."""
+    """The text injected after a tool call, in the same format."""
     return f"\n<|im_start|>user\n<tool_response>\n{text}\n</tool_response><|im_end|>\n<|im_start|>assistant\n"
 
 
 class Script:
-    """Prescribes a workload's episodes; the same in every process."""
+    """Prescribes a workload's episodes, equal in every process."""
 
     def __init__(self, work: Work) -> None:
         self.work, self.tokenizer = work, tokenizer(work.words)
@@ -136,7 +137,7 @@ class Script:
         return (-1,) * (length - len(tail)) + tuple(tail)
 
     def apply(self, scores: torch.Tensor, wanted: list[int]) -> torch.Tensor:
-        """Change logits [n, V] in place so that row i can only draw `wanted[i]`, or anything allowed where it is -1."""
+        """Change logits [n, V] in place: row i can only draw `wanted[i]`, or any allowed token if that is -1."""
         self.banned = self.banned.to(scores)
         scores += self.banned
         rows = [i for i, token in enumerate(wanted) if token >= 0]
@@ -146,7 +147,7 @@ class Script:
         return scores
 
     def prepare(self, steps: int) -> None:
-        """Make everything prescribed of `steps` steps beforehand, so that no side pays for it while it is measured."""
+        """Prepare everything prescribed for `steps` steps in advance, so that no side's measurement includes it."""
         for step in range(steps):
             for row in range(self.work.rows):
                 for turn in range(self.work.turns):
@@ -154,13 +155,13 @@ class Script:
                     self.reply(step, row, turn)
 
     def question(self, index: int) -> str:
-        """The user's text of task `index`, such that the rendered prompt is about `prompt_tokens` long."""
+        """The user's text of task `index`; the rendered prompt is about `prompt_tokens` long."""
         empty = len(self.tokenizer(prompt_text("", with_tools=self.work.turns > 1))["input_ids"])
         return self._text(max(8, self.work.prompt_tokens - empty), f"p{index}")
 
     @cache  # noqa: B019
     def reply(self, step: int, row: int, turn: int) -> str:
-        """What the tool says: `tool_tokens` +- a third."""
+        """The tool's reply: `tool_tokens` +- a third."""
         length = random.Random(f"t{step}/{row}/{turn}").randint(
             self.work.tool_tokens * 2 // 3, self.work.tool_tokens * 4 // 3
         )

@@ -1,7 +1,7 @@
-"""The works that are compared, by name. Standard library only: whoever starts processes needs no torch for it.
+"""The compared works, by name. Standard library only: a process that only starts others needs no torch.
 
-B tasks x G episodes; every episode takes `turns` turns of 30-48 sampled tokens; every turn but the last ends with a
-tool call whose reply is 100-200 tokens and comes after `latency_s`.
+Each step has B tasks x G episodes; every episode takes `turns` turns of 30-48 sampled tokens; every turn but the last
+ends with a tool call whose reply has 100-200 tokens and arrives after `latency_s`.
 """
 
 from __future__ import annotations
@@ -11,8 +11,9 @@ from dataclasses import dataclass, replace
 
 @dataclass(frozen=True)
 class Work:
-    """One work. hidden, layers, heads, kv_heads, ffn, vocab and tied are the model's; the tokenizer has `words` tokens
-    at most (`vocab` may be larger: an output layer as wide as a real one, of which the script bans the rest)."""
+    """One work. hidden, layers, heads, kv_heads, ffn, vocab and tied describe the model. The tokenizer has `words`
+    tokens at most; `vocab` may be larger, for an output layer as wide as a real one, and the script bans the additional
+    tokens."""
 
     name: str
     hidden: int
@@ -41,12 +42,12 @@ class Work:
 
     @property
     def most_sampled_or_injected(self) -> int:
-        """Tokens an episode can add to its prompt, with room for what the template puts around a tool's reply."""
+        """Tokens that an episode can add to its prompt, with room for the template's text around a tool's reply."""
         return self.turns * self.most_tokens + (self.turns - 1) * (self.tool_tokens * 4 // 3 + 24)
 
     @property
     def max_context(self) -> int:
-        """Tokens of an episode at most."""
+        """Maximum tokens of an episode."""
         return self.prompt_tokens + 50 + self.most_sampled_or_injected
 
 

@@ -1,4 +1,5 @@
-"""Documents and questions about animals from WordNet, as files of one's own: corpus.jsonl and questions.jsonl.
+"""Write documents and questions about animals from WordNet, as example files of a user: corpus.jsonl and
+questions.jsonl.
 
 python scripts/examples/wordnet_documents.py FOLDER [/usr/share/wordnet]    # WordNet: apt-get install wordnet-base
 """

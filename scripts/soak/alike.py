@@ -1,7 +1,8 @@
-"""What a run that was killed and resumed must have left, and the run that nobody killed too: every file, to the byte.
+"""Compare the files of a run that was killed and resumed with those of a run that nobody killed: every file, to the
+byte.
 
-Some files cannot be equal, because they hold clocks, or what was paid for before a kill. They are read, what cannot be
-equal is taken out, and the rest is compared. UNEQUAL is the whole list; only orphans/ is left out altogether.
+Some files cannot be equal, because they hold clocks or payments from before a kill. For these the unequal parts are
+left out and the rest is compared. UNEQUAL lists all of them; only the folder orphans/ is skipped completely.
 """
 
 from __future__ import annotations
@@ -18,12 +19,16 @@ from typing import Any
 from agentgrpo.services.ledger import FILE as LEDGER
 
 Content = object
-"""Of a file: what can be compared."""
+"""The comparable content of a file."""
 
 BILLS = ("judge/", "spend/")
-"""Tags of what a process has paid. What was paid for before a kill is paid for, and kept, afterwards too."""
+"""Prefixes of tags about a process's payments. Calls paid for before a kill are stored, so the later process does not
+pay again.
+"""
 CLOCKS = ("time/checkpoint",)
-"""A tag with a row of its own, which the checkpoint that a run goes back to loses: it is of what came after it."""
+"""Tags with their own rows. A run that goes back to a checkpoint loses this row, because it is written after the
+checkpoint.
+"""
 
 
 def _bytes(path: Path) -> Content:
@@ -31,7 +36,7 @@ def _bytes(path: Path) -> Content:
 
 
 def _without_numbers(path: Path) -> Content:
-    """Rows of clocks: their steps or episodes, and the names of what was clocked."""
+    """Rows of clocks, reduced to steps or episode ids and the names of the clocks."""
     return [_shape(json.loads(line)) for line in path.read_text().splitlines()]
 
 
@@ -50,7 +55,7 @@ def _timings(path: Path) -> Content:
 
 
 def _evaluation(path: Path) -> Content:
-    """All figures and the verdict."""
+    """The figures and the verdict."""
     found = json.loads(path.read_text())
     return {name: None if name in ("judge", "spend", "sha256") else value for name, value in found.items()}
 
@@ -67,7 +72,7 @@ def _table(table: str, columns: str) -> Callable[[Path], Content]:
 
 
 def _ledger(path: Path) -> Content:
-    """What was spent is looked at by `paid_problems`; here only on what."""
+    """Only the kinds of calls; `paid_problems` checks the amounts."""
     return rows_of(path, "SELECT DISTINCT kind FROM spent WHERE scope = 'run' ORDER BY kind")
 
 
@@ -81,12 +86,12 @@ UNEQUAL: Mapping[str, tuple[Callable[[Path], Content], str]] = {
     "tape.sqlite": (_table("cassette", "key, kind, request, outcome"), "seconds, their seal, the order of rows"),
     "verdicts.sqlite": (_table("verdicts", "key, scores, reason"), "the order of rows"),
 }
-"""Files that cannot be equal -> what can be compared of them, and what cannot."""
+"""Files that cannot be equal -> the reader of their comparable part, and a text about the rest."""
 
 
 def alike(home: Path) -> dict[str, Content]:
-    """Name -> content of all that lies in `home`, which holds the run's directory `run` and what it has paid for. Not
-    run/orphans: what was done twice, which only a run that was killed has."""
+    """Name -> content of everything in `home`, which holds the run's directory `run` and its paid results. Without
+    run/orphans: work that was done twice, which only a killed run has."""
     found: dict[str, Content] = {}
     boards = []
     for path in sorted(home.rglob("*")):
@@ -106,8 +111,8 @@ def alike(home: Path) -> dict[str, Content]:
 
 
 def _shown(files: Iterable[Path]) -> Content:
-    """(step, tag) -> value, as TensorBoard shows what several processes have written: each says from which step on what
-    was written before it does not count. Of clocks only that they are there, and no bills."""
+    """(step, tag) -> value, as TensorBoard shows the files of several processes: each process marks the step from which
+    earlier values no longer count. Clocks are kept without their values; bills are left out."""
     from tensorboard.backend.event_processing.event_file_loader import RawEventFileLoader
     from tensorboard.compat.proto.event_pb2 import Event, SessionLog
 
@@ -136,9 +141,9 @@ Asked = Mapping[str, Counter[str]]
 def paid_problems(
     home: Path, expected: Asked, found: Asked, *, prices: Mapping[str, float], interrupted: int = 0
 ) -> list[str]:
-    """What is wrong with what a run has paid, which was killed, beside the one that was not: it has asked for something
-    else, or again for what it had been told, or the ledger has forgotten a call. prices: of a call, by kind.
-    interrupted: calls of a kind that its kills may have cut off."""
+    """Compare the payments of a killed run with those of a run without kills. Problems: other requests, repeated
+    requests for results already received, or calls missing in the ledger. prices: price of a call, by kind.
+    interrupted: number of calls of a kind that kills may have cut off."""
     problems = []
     for kind, requests in found.items():
         if other := requests.keys() ^ expected[kind].keys():

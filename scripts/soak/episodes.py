@@ -1,16 +1,15 @@
-"""10,000 tool episodes, three in ten with a fault, and then a look at what they have left behind.
+"""Run 10,000 tool episodes, three in ten with a fault, and check that they leave nothing behind.
 
     python -m scripts.soak.episodes [--episodes 10000] [--seed 0]
 
-A scripted model, the real environment, toolbox, workspaces and tools (calculator, files, functions in processes of
-their own, programs in the sandbox). The faults: tools that hang in four ways, raise, crash, return no result or too
-much, cancel
-themselves, malformed calls, episodes cancelled half-way. Every episode must end as its fault has it. When all are over,
-no task, thread, process, descriptor or workspace may be left, and memory may have grown by less than 1 KiB an episode
-(least squares over the second half). Blocks of episodes take turns: in one, those that hang run beside the others, in
-the next after them; the 95th percentile of the others' latency must be within a tenth.
+A scripted model with the real environment, toolbox, workspaces and tools (calculator, files, functions in separate
+processes, programs in the sandbox). The faults: tools that hang in four ways, raise, crash, return no result or too
+much, or cancel themselves; malformed calls; episodes cancelled half-way. Every episode must end as its fault
+prescribes. At the end no task, thread, process, descriptor or workspace may be left, and memory may have grown by less
+than 1 KiB an episode (least squares over the second half). Hanging episodes run beside the others in one block and
+after them in the next; the 95th percentile of the other episodes' latency may differ by at most a tenth.
 
-Prints a closing line "N passed, N failed": one for every episode, and one for every such check.
+Prints a closing line "N passed, N failed": it counts every episode and every check.
 """
 
 from __future__ import annotations
@@ -45,13 +44,13 @@ from agentgrpo.tools.workspace import Workspaces
 from scripts.soak.troubles import DEADLINE_S, END, HANGS, KEEPS_PROCESSES, called, draw, fate_of, tools
 
 BLOCK = 100
-"""Episodes that run with or without those that hang beside them."""
+"""Episodes of one block."""
 AT_ONCE = 8
-"""Episodes that do not hang, and as many that do."""
+"""Concurrent episodes that do not hang, and as many that do."""
 LEAST_BLOCKS = 20
-"""Fewer say nothing of memory, which a program still fills when it begins, nor of latency."""
+"""Fewer blocks say nothing about latency, or about memory, which a program still fills when it begins."""
 WORDS = 500
-"""Different numbers in what is said: a tokenizer remembers the last 10,000 words, which is growth but no leak."""
+"""Number of different numbers in the texts: a tokenizer caches the last 10,000 words, which is growth but no leak."""
 MAX_GROWTH_KIB, MAX_SLOWDOWN = 1.0, 1.10
 STOP = "\nObservation:"
 
@@ -67,7 +66,7 @@ class Soak:
     ends: Counter[str] = field(default_factory=Counter)
     wrong: list[str] = field(default_factory=list)
     latencies: dict[bool, list[list[float]]] = field(default_factory=lambda: {True: [], False: []})
-    """Of the episodes in which nothing was wrong, by block: while others hang, and while none does."""
+    """Latencies of episodes without a fault, by block: key True while others hang, False while no episode hangs."""
     memory: list[tuple[int, float]] = field(default_factory=list)
     """(episodes done, KiB)."""
 
@@ -91,8 +90,8 @@ class Soak:
         )
 
     def said(self, key: SeedKey, context: str) -> str:
-        """A sum, its result into a file, a greeting; the call that decides; the answer. Only the last two where it
-        hangs, so that such an episode is nothing but one that hangs."""
+        """The turns of an episode: a sum, its result into a file, a greeting, the call that decides, and the answer. A
+        hanging episode has only the last two turns, so that it does nothing but hang."""
         number = int(key.task_id)
         fate, small = fate_of(number, self.seed), number % WORDS
         turns = [
@@ -105,7 +104,7 @@ class Soak:
         return turns[key.turn] if key.turn < len(turns) else self.renderer.write(ParsedTurn(answer=str(small + 1)))
 
     async def one(self, number: int) -> float | None:
-        """An episode that must end as its fate has it; its seconds, where nothing was wrong."""
+        """Run one episode and check its end. Return its seconds if it has no fault, else None."""
         fate = fate_of(number, self.seed)
         task = Task(
             id=str(number),
@@ -135,7 +134,7 @@ class Soak:
         others = [n for n in numbers if fate_of(n, self.seed) not in HANGS]
         if beside:
             stuck = asyncio.create_task(self.all(hanging, AT_ONCE))
-            await asyncio.sleep(DEADLINE_S / 3)  # their processes have started: they do hang
+            await asyncio.sleep(DEADLINE_S / 3)  # their processes have started, so they do hang
             latencies = await self.all(others, AT_ONCE)
             await stuck
         else:
@@ -154,7 +153,7 @@ class Soak:
 
     async def run(self, episodes: int) -> None:
         for i, start in enumerate(range(0, episodes, BLOCK)):
-            # A B B A: whatever drifts meets both alike
+            # A B B A: a drift affects both alike
             await self.block(range(start, min(start + BLOCK, episodes)), beside=i % 4 in (0, 3))
             gc.collect()
             done = min(start + BLOCK, episodes)
@@ -183,7 +182,7 @@ def _end(running: asyncio.Task[Episode], number: int) -> str:
 
 
 def growth(memory: Sequence[tuple[int, float]]) -> float:
-    """KiB an episode over the second half."""
+    """Growth in KiB an episode over the second half."""
     late = memory[len(memory) // 2 :]
     if len(late) < 2:
         return 0.0
@@ -195,7 +194,7 @@ def p95(values: Sequence[float]) -> float:
 
 
 def held() -> dict[str, int]:
-    """What a process can forget to give back."""
+    """Resources that a process can forget to release."""
     me = psutil.Process()
     return {
         "threads": me.num_threads(),
@@ -205,7 +204,9 @@ def held() -> dict[str, int]:
 
 
 async def soaked(soak: Soak, episodes: int) -> dict[str, int]:
-    """What has been left behind: tasks, workspaces and processes before what hangs is closed, and a root after it."""
+    """Run the episodes and count leftovers: tasks, workspaces and processes before the hanging tools are closed, and a
+    root directory after.
+    """
     try:
         await soak.run(episodes)
         for name in KEEPS_PROCESSES:
@@ -222,7 +223,7 @@ async def soaked(soak: Soak, episodes: int) -> dict[str, int]:
 
 
 def verdicts(soak: Soak, left: dict[str, int], before: dict[str, int], after: dict[str, int]) -> dict[str, str]:
-    """Check -> what is wrong; "" where nothing is."""
+    """Check -> the problem found; "" if there is none."""
     found = {f"no {what} left": f"{count} left" * bool(count) for what, count in left.items()}
     for what, count in after.items():
         found[f"no {what} left"] = f"{before[what]} before, {count} after" * (count > before[what])
@@ -242,7 +243,7 @@ def verdicts(soak: Soak, left: dict[str, int], before: dict[str, int], after: di
 
 
 def told(wrong: Sequence[str], found: Mapping[str, object], ends: Mapping[str, int], episodes: int) -> int:
-    """Prints what went wrong, how the episodes ended, and "N passed, N failed". 1 = something failed."""
+    """Print the problems, the ends of the episodes, and "N passed, N failed". Return 1 if something failed."""
     for line in wrong[:20]:
         print(line)
     for check, problem in found.items():
@@ -259,10 +260,10 @@ def main() -> int:
     parser.add_argument("--episodes", type=int, default=10_000)
     parser.add_argument("--seed", type=int, default=0)
     options = parser.parse_args()
-    logging.disable(logging.ERROR)  # calls left behind are among what is tested
+    logging.disable(logging.ERROR)  # abandoned calls, which log errors, are part of the test
     with tempfile.TemporaryDirectory() as parent:
         soak = Soak(Path(parent), options.seed)
-        asyncio.run(on_idle_loop(asyncio.sleep(0)))  # its thread is the process's, and stays
+        asyncio.run(on_idle_loop(asyncio.sleep(0)))  # the thread that it starts belongs to the process and stays
         before = held()
         left = asyncio.run(soaked(soak, options.episodes))
     gc.collect()

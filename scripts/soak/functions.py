@@ -1,4 +1,4 @@
-"""Functions that a user might give as tools, good ones and bad ones. Each process that runs one imports this file, so
+"""Functions that a user might give as tools, good ones and bad ones. Every process that runs one imports this file, so
 it imports next to nothing."""
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-"""Every way in which a server can fail, thousands of times each, against a retriever and a web search.
+"""Try every way in which a server can fail, thousands of times each, against a retriever and a web search.
 
     python -m scripts.soak.http_faults [--requests 10000] [--concurrent 64] [--mode "hangs"]
 
-For each fault: every call ends in time with a typed error of the kind it should have; afterwards no task, connection or
-file descriptor is left. Prints a line for each fault; exit code 1 where one fails."""
+For each fault, every call must end in time with a typed error of the expected kind; afterwards no task, connection or
+file descriptor may be left. Prints a line for each fault; exit code 1 if one fails."""
 
 from __future__ import annotations
 
@@ -25,13 +25,15 @@ from agentgrpo.retrieval.web import SearxNG
 from tests.retrieval.server import FAULTS, Server, hang
 
 TIMEOUT_S = {"timeout": 0.05}
-"""Of faults that end in one; others have PATIENCE_S, as a busy machine may take its time over many at once."""
+"""Timeout for the timeout fault; other faults use PATIENCE_S, because a busy machine may be slow with many calls at
+once.
+"""
 PATIENCE_S = 30.0
 MAX_BYTES = 2**17
 
 
 def clients(url: str, kind: str, concurrent: int) -> list[Retriever]:
-    """One that posts, a connection for each call; one that gets, over kept connections. What is retried is so once."""
+    """A client that posts with a connection for each call, and one that gets over kept connections. Both retry once."""
     settings = {"timeout_s": TIMEOUT_S.get(kind, PATIENCE_S), "backoff_s": 0.0, "max_response_bytes": MAX_BYTES}
     return [
         HttpRetriever(url=url, max_batch=1, retries=1, max_concurrent=concurrent, **settings),
@@ -48,7 +50,7 @@ async def outcome(retriever: Retriever, query: str) -> str:
 
 
 async def one_fault(name: str, num_requests: int, concurrent: int) -> tuple[str, list[str]]:
-    """(its figures, what is wrong)."""
+    """Return (figures of the fault, its problems)."""
     behaviour, kind = FAULTS[name]
     asyncio.get_running_loop().set_exception_handler(_tell)
     start, wrong, kinds, slowest = time.monotonic(), list[str](), Counter[str](), 0.0
@@ -75,7 +77,7 @@ async def one_fault(name: str, num_requests: int, concurrent: int) -> tuple[str,
         for retriever in retrievers:
             await retriever.close()
         try:
-            async with asyncio.timeout(0.1 if behaviour is hang else 20):  # which does not look who is still there
+            async with asyncio.timeout(0.1 if behaviour is hang else 20):  # a hanging server ignores disconnects
                 await server.until(lambda: server.live == 0)
         except TimeoutError:
             wrong += [] if behaviour is hang else [f"{server.live} connections are open"]
@@ -86,18 +88,18 @@ async def one_fault(name: str, num_requests: int, concurrent: int) -> tuple[str,
 
 
 def _tell(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
-    """A stream whose handler was cancelled is the server's own end, and no news."""
+    """Ignore streams whose handler was cancelled: the server itself has ended them."""
     if not isinstance(context.get("exception"), asyncio.CancelledError):
         loop.default_exception_handler(context)
 
 
 def num_files() -> int:
-    """Open in this process."""
+    """Number of open file descriptors of this process."""
     return sum(1 for _ in Path("/proc/self/fd").iterdir())
 
 
 def soak(names: Sequence[str], num_requests: int, concurrent: int) -> int:
-    """The number of faults with which something is wrong."""
+    """Return the number of faults with a problem."""
     failed = 0
     for name in names:
         before = num_files()

@@ -2,14 +2,14 @@
 
     python -m scripts.soak.kill_loop [--kills 200] [--seed 0] [--kinds search services tools memory] [key=value ...]
 
-Four kinds of runs: an agent that searches; the same over services (an HTTP retriever, a judge model, a budget, a
-cassette, kept verdicts); one that calls tools in the sandbox; one that writes a memory. A run is killed, resumed and
-killed until it reaches its end; then all that it has left must be what the run without a kill has left (see alike.py).
+Four kinds of runs: an agent that searches; the same with services (an HTTP retriever, a judge model, a budget, a
+cassette, kept verdicts); an agent that calls tools in the sandbox; an agent that writes a memory. A run is killed and
+resumed until it reaches its end; then all its files must equal those of the run without a kill (see alike.py).
 
-A kill comes after a time of its own, or at a durable operation, a write, a rename, a commit: half of those that fall on
-a write tear it. So computations are hit as long as they take, and the short moments between two files as often as there
-are any. Processes are forked from one that has imported everything. Prints which phases were hit, and a closing line
-"N passed, N failed": one for every run that reached its end.
+A kill comes after a random time, or at a durable operation (a write, a rename, a commit); half of the kills at a write
+tear it. Computations are thus hit in proportion to their length, and the short moments between two files in proportion
+to their number. Processes are forked from one that has imported everything. Prints the phases that were hit, and a
+closing line "N passed, N failed" that counts the runs that reached their end.
 """
 
 from __future__ import annotations
@@ -44,12 +44,12 @@ KINDS: Mapping[str, Sequence[str]] = {
     "services": [
         *(*SMALL_WORLD, "budget=search_api", "budget.per_run.money=1000", "cassette=fill"),
         *("run.eval.tasks=4", "judge.canaries_per_eval=2"),
-        "judge.min_overlap=null",  # whoever is hardly ever right asks about wrong answers too
+        "judge.min_overlap=null",  # a policy that is hardly ever right is asked about wrong answers too
     ],
     "tools": [*SMALL_WORKSHOP, "run.eval.tasks=6"],
     "memory": [*SMALL_DIARIES, "run.eval.tasks=2", "run.max_steps=3"],
 }
-"""The worlds of the first two begin with the weights of `start`, the others with those that they make and keep."""
+"""Runs of the first two kinds begin with the weights of `start`, the others with weights that they make and keep."""
 COMMON = [
     "hardware.threads=1",
     "run.screen=plain",
@@ -64,13 +64,13 @@ COMMON = [
 ]
 PRICES = {"vdb": 0.001, "web": 0.015, "judge": 0.002}
 PROBE = "Is 1 + 1 equal to 2?"
-"""What a judge model is asked whenever a process begins, which is not counted."""
+"""The question that every process asks a judge model when it begins; it is not counted."""
 OUTSIDE = ("judge.completer.", "judge.cache=", "cassette.path=", "retriever.")
-"""Settings that a run directory may not decide: what is connected to, and files elsewhere."""
+"""Settings that a run directory may not decide: connections, and files elsewhere."""
 AT_ONCE = 8
-"""Calls of one kind that are under way at most."""
+"""Maximum concurrent calls of one kind."""
 SHORTER = 0.6
-"""Of a whole life: the part in which the others are killed."""
+"""Share of a whole life within which the other lives are killed."""
 LIMIT_S = 600
 KILLED = -signal.SIGKILL
 
@@ -85,11 +85,11 @@ class Stuck(Exception):
 @dataclass(frozen=True, kw_only=True)
 class Life:
     code: int
-    """Its exit code, negative for a signal."""
+    """Exit code of the process; negative for a signal."""
     phase: str
-    """That it ended in."""
+    """The phase in which it ended."""
     operations: int
-    """Durable ones before its last phase: of a life that nobody ended, all."""
+    """Durable operations before its last phase; all operations if the process was not killed."""
     seconds: float
 
 
@@ -110,12 +110,12 @@ def live(arguments: Sequence[str], home: Path, moment: Moment) -> Life:
     return Life(code=code, phase=phase, operations=int(operations), seconds=time.monotonic() - began)
 
 
-# --- A run: lives until it is over.
+# --- One run: lives until it is complete.
 
 
 @dataclass(kw_only=True)
 class Kills:
-    """What has come of them."""
+    """Counts of kills and of compared runs."""
 
     rng: random.Random
     most: int
@@ -126,7 +126,7 @@ class Kills:
     phases: Counter[str] = field(default_factory=Counter)
 
     def moment(self, whole: Life) -> Moment:
-        """Somewhere in a life beside the one that is `whole`: most go on with a run, and are shorter."""
+        """A random moment in a life, relative to the complete life `whole`; most lives resume a run and are shorter."""
         if self.rng.random() < 0.5:
             return Moment(seconds=self.rng.uniform(0, SHORTER * whole.seconds))
         last = max(1, int(SHORTER * whole.operations))
@@ -134,7 +134,7 @@ class Kills:
 
 
 def began(home: Path) -> Path:
-    """A place for a run, with nothing in it."""
+    """An empty directory for a run."""
     shutil.rmtree(home, ignore_errors=True)
     home.with_suffix(".log").unlink(missing_ok=True)
     (home / "tmp").mkdir(parents=True)
@@ -142,7 +142,7 @@ def began(home: Path) -> Path:
 
 
 def survive(settings: Sequence[str], home: Path, next_moment: Callable[[], Moment], kills: Kills) -> list[Life]:
-    """Train, kill, resume, kill ... until the run has reached its end."""
+    """Train, kill and resume until the run has reached its end; return its lives."""
     run_dir, lives, left = home / "run", list[Life](), min(kills.per_run, kills.most - kills.count)
     needed = [setting for setting in settings if setting.startswith(OUTSIDE)]
     began(home)
@@ -168,12 +168,14 @@ def kill(
     start: Path,
     overrides: Sequence[str] = (),
 ) -> list[str]:
-    """Runs of this kind, until `kills.most` processes have been killed; what differs from the run without a kill."""
-    home, differs = scratch / kind, list[str]()  # the same for every run: checkpoints name it
+    """Make runs of this kind until `kills.most` processes have been killed; return the differences from the run without
+    a kill.
+    """
+    home, differs = scratch / kind, list[str]()  # the same path for every run: checkpoints contain it
     with services() if kind == "services" else nullcontext() as asked:
         begins = ["model=path", f"model.path='{start}'"] if kind in ("search", "services") else []
         settings = [*COMMON, *KINDS[kind], *begins, *paying(asked, home), *overrides]
-        live(["--version"], began(home), Moment())  # the first process waits until the others can be forked
+        live(["--version"], began(home), Moment())  # starts the fork server, which takes long, before any life is timed
         (whole,) = survive(settings, home, Moment, Kills(rng=kills.rng, most=0))
         expected, bought = alike(home), taken(asked)
         while kills.count < kills.most:
@@ -195,7 +197,7 @@ def kill(
 
 
 def paying(asked: Services | None, home: Path) -> list[str]:
-    """Where the services are, and the files for what is paid for."""
+    """Settings with the addresses of the services, and the files of paid results."""
     if asked is None:
         return []
     kept = [f"judge.cache='{home / 'verdicts.sqlite'}'", f"cassette.path='{home / 'tape.sqlite'}'"]
@@ -204,7 +206,7 @@ def paying(asked: Services | None, home: Path) -> list[str]:
 
 
 def taken(asked: Services | None) -> dict[str, Counter[str]]:
-    """What has been asked of the services since this was called last."""
+    """Return the requests that the services received since the last call of this function."""
     if asked is None:
         return {}
     found = {}
@@ -220,7 +222,7 @@ GONE = "no such file"
 
 
 def difference(expected: object, found: object) -> str:
-    """For people: the beginnings of both."""
+    """Describe a difference for people, by the beginnings of both contents."""
     if isinstance(expected, bytes) and isinstance(found, bytes):
         at = next((i for i, (a, b) in enumerate(zip(expected, found, strict=False)) if a != b), -1)
         return f"{len(expected)} bytes, with kills {len(found)}; they differ from byte {at} on"

@@ -1,4 +1,4 @@
-"""When a process dies by SIGKILL, and what it was at."""
+"""Kill a process with SIGKILL at a chosen moment, and note its phase."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ _STEP = re.compile(r" (of|before) step \d+$")
 
 @dataclass(frozen=True, kw_only=True)
 class Moment:
-    """After `seconds`, or at the durable operation of this number, in the middle of it where it is a write and `torn`;
-    neither: never."""
+    """A time after `seconds`, or at the durable operation of number `operation` (in the middle of a write if `torn`);
+    with neither, never."""
 
     seconds: float | None = None
     operation: int | None = None
@@ -28,12 +28,12 @@ class Moment:
 
 @contextmanager
 def dying_at(moment: Moment, notes: Path) -> Iterator[None]:
-    """In the process itself: it dies at the operation of `moment`. `notes` gets a line for every phase of the run: how
-    many operations there were before it, and its name."""
+    """Runs in the process itself: it dies at the operation of `moment`. For every phase of the run, `notes` gets a line
+    with the number of operations before it and its name."""
     count, is_dying, at = 0, False, RunContext.at
 
     def note(phase: str) -> None:
-        with notes.open("ab", buffering=0) as file:  # one write: no kill can tear it
+        with notes.open("ab", buffering=0) as file:  # one write, which a kill cannot tear
             file.write(f"{count} {phase}\n".encode())
 
     def hook(operation: Operation) -> int | None:

@@ -1,14 +1,14 @@
-"""5,000 program episodes, three in ten with a fault, and then a look at what they have left behind.
+"""Run 5,000 program episodes, three in ten with a fault, and check that they leave nothing behind.
 
     python -m scripts.soak.programs [--episodes 5000] [--seed 0]
 
-A scripted model, the real environment, endpoint and processes; one episode in five is a command, the others are
-functions. The faults: programs that hang, fork what outlives them, print without end, are killed, ask with another
-episode's key, cut their connections, ask nothing. Every episode must end as its fault has it. When all are over, no
-task, thread, process, descriptor or workspace may be left, and memory may have grown by less than 1 KiB an episode
+A scripted model with the real environment, endpoint and processes; one episode in five is a command, the others are
+functions. The faults: programs that hang, fork children that outlive them, print without end, are killed, ask with
+another episode's key, cut their connections, or ask nothing. Every episode must end as its fault prescribes. At the end
+no task, thread, process, descriptor or workspace may be left, and memory may have grown by less than 1 KiB an episode
 (least squares over the second half).
 
-Prints a closing line "N passed, N failed": one for every episode, and one for every such check.
+Prints a closing line "N passed, N failed": it counts every episode and every check.
 """
 
 from __future__ import annotations
@@ -42,12 +42,12 @@ from scripts.soak.troubles import draw
 
 BLOCK, AT_ONCE = 100, 32
 LEAST_BLOCKS = 20
-"""Fewer say nothing of memory, which a program still fills when it begins."""
+"""Fewer blocks say nothing about memory, which a program still fills when it begins."""
 WORDS = 500
-"""Different numbers in what is said: a tokenizer remembers the last 10,000 words, which is growth but no leak."""
+"""Number of different numbers in the texts: a tokenizer caches the last 10,000 words, which is growth but no leak."""
 MAX_GROWTH_KIB = 1.0
 DEADLINES_S = {True: 5.0, False: 600.0}
-"""Of programs that hang, and of others, which must not be late where the machine is busy."""
+"""Deadlines of programs that hang, and of others, which must not be late on a busy machine."""
 SLEEP_S = 3600
 COMMANDS = 0.2
 ENDS = {
@@ -60,7 +60,7 @@ ENDS = {
     "cuts its connections": "answered",
     "asks nothing": "failed, program",
 }
-"""Fault -> how such an episode ends."""
+"""Fault -> how an episode with it ends."""
 OF_COMMANDS = ("leaves children", "floods", "is killed")
 FAULTS = 0.3
 
@@ -92,7 +92,7 @@ COMMAND = f"""
 
 
 async def function(task: Any, base_url: str) -> float:
-    """The same in this process."""
+    """The program of COMMAND as a function in this process."""
     fault = task["fault"]
     if fault == "asks nothing":
         return 0.5
@@ -152,7 +152,7 @@ class Soak:
         }
 
     def fate_of(self, number: int) -> tuple[str, str]:
-        """(form, fault)."""
+        """Return (form, fault) of an episode."""
         form = "command" if draw(self.seed, number, "form") < COMMANDS else "function"
         fit = [f for f in ENDS if f != "none" and (f in OF_COMMANDS) <= (form == "command")]
         if form == "command":
@@ -194,7 +194,7 @@ def _end(episode: Episode) -> str:
 
 
 async def soaked(soak: Soak, episodes: int) -> dict[str, int]:
-    """What has been left behind."""
+    """Run the episodes and return the leftovers."""
     await soak.run(episodes)
     left = {
         "tasks": len(asyncio.all_tasks()) - 1,
@@ -206,7 +206,7 @@ async def soaked(soak: Soak, episodes: int) -> dict[str, int]:
 
 
 def verdicts(soak: Soak, left: dict[str, int], before: dict[str, int], after: dict[str, int]) -> dict[str, str]:
-    """Check -> what is wrong; "" where nothing is."""
+    """Check -> the problem found; "" if there is none."""
     found = {f"no {what} left": f"{count} left" * bool(count) for what, count in left.items()}
     for what, count in after.items():
         found[f"no {what} left"] = f"{before[what]} before, {count} after" * (count > before[what])
@@ -222,9 +222,9 @@ def main() -> int:
     parser.add_argument("--episodes", type=int, default=5000)
     parser.add_argument("--seed", type=int, default=0)
     options = parser.parse_args()
-    logging.disable(logging.ERROR)  # programs that fail are among what is tested
+    logging.disable(logging.ERROR)  # programs that fail are part of the test
     with tempfile.TemporaryDirectory() as parent:
-        tempfile.tempdir = parent  # where workspaces are made
+        tempfile.tempdir = parent  # parent of the workspaces
         soak = Soak(Path(parent), options.seed)
         before = held()
         left = asyncio.run(soaked(soak, options.episodes))

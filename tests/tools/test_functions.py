@@ -341,7 +341,7 @@ def test_what_is_no_tool() -> None:
         (local, "define it at the top of a module"),
         (lambda: None, "define it at the top of a module"),
         (samples.Unspeakable(), "a function or a class is needed"),
-        (samples.starred, "has no name for a policy"),
+        (samples.starred, "cannot be passed by name"),
     ):
         with pytest.raises(ConfigError, match=why):
             FunctionTool(function)  # type: ignore[arg-type]

@@ -401,7 +401,7 @@ async def test_a_new_session_whose_tools_are_others_is_not_called(workspaces: Wo
                 try:
                     await ask(toolset, workspace)
                 except ToolError as e:
-                    changed.append((e.kind, "act is not the tool any more that it was" in str(e)))
+                    changed.append((e.kind, "the tool act has changed or is gone" in str(e)))
         assert changed[-1] == ("changed", True)
 
 

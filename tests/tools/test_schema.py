@@ -99,7 +99,7 @@ def test_what_passes_is_of_the_types_that_were_promised(arguments: dict[str, Any
     ("parameters", "message"),
     [
         ({"type": "array"}, "they must be an object"),
-        ({"type": "nonsense"}, "are no JSON schema"),
+        ({"type": "nonsense"}, "are not a JSON schema"),
         ({"title": "\ud800"}, "nested too deep, or no valid Unicode"),
         ({"properties": {"a": {"$ref": "https://example.org/a.json"}}}, "refers to https://example.org/a.json"),
         ({"properties": {"a": {"$ref": "file:///etc/passwd"}}}, "refers to file:///etc/passwd"),

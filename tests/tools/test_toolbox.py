@@ -28,7 +28,7 @@ def calls(*texts: str, name: str = "say") -> list[ToolCall]:
 
 
 def test_a_tool_is_called_by_the_name_that_the_policy_is_told() -> None:
-    with pytest.raises(ConfigError, match="tool 'echo' tells the policy that it is called 'say'; use one name"):
+    with pytest.raises(ConfigError, match="tool 'echo' has the name 'say' in its spec; use one name"):
         Toolbox({"echo": Saying(echo)}, count_tokens=len)
 
 
@@ -142,5 +142,5 @@ def test_limits_out_of_range_are_refused(options: dict[str, float]) -> None:
 def test_a_tool_without_a_schema_is_refused() -> None:
     tool = Saying(echo)
     tool.spec = ToolSpec(name="say", description="", parameters={"type": "objekt"})
-    with pytest.raises(ConfigError, match="tool say: its parameters are no JSON schema"):
+    with pytest.raises(ConfigError, match="tool say: its parameters are not a JSON schema"):
         box(tool)

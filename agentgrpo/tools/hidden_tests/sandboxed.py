@@ -1,4 +1,4 @@
-"""Hidden tests in the sandbox: how many of them the files of a workspace pass."""
+"""Run hidden tests in the sandbox and count how many the files of a workspace pass."""
 
 from __future__ import annotations
 
@@ -27,24 +27,26 @@ from agentgrpo.tools.sandbox.unsafe import UnsafeSubprocess
 TESTS = "tests"
 """The key of a task's metadata: {"test_add.py": its text}."""
 TESTS_PASSED, TESTS_FAILED = "tests_passed", "tests_failed"
-"""Metrics of an episode: the share of its task's tests that passed, and the number of the others."""
+"""Metrics of an episode: the share of its task's tests that passed, and the number that failed."""
 _HERE = Path(__file__).parent
 _SUITE = (_HERE / "suite.py").read_text(encoding="utf-8")
 _TESTEE = (_HERE / "testee.py").read_text(encoding="utf-8")
 _FIRST = "import sys\nsys.path[:] = [place for place in sys.path if place]\n"
-"""What is imported from here on comes from nowhere near the policy's files."""
+"""Later imports cannot load files of the policy."""
 _READY = "ready"
 _START_S = 10.0
-"""What starting and a test that no signal interrupts may take beyond the time of a test."""
+"""Extra seconds for the start and for a test that no signal interrupts."""
 _BLOCK = re.compile(r"^```[^\n`]*\n(.*?)^```", re.MULTILINE | re.DOTALL)
 _PYTEST = "pytest"
 
 
 @dataclass(frozen=True, slots=True)
 class TestResults:
-    """Why each test failed, by "file::name"; "" where it passed. For people: it may quote the policy's code."""
+    """For each "file::name", the reason why the test failed; "" if it passed. For people only: it may quote the
+    policy's code.
+    """
 
-    __test__ = False  # for pytest
+    __test__ = False  # tells pytest that this is not a test class
     why: Mapping[str, str]
 
     @property
@@ -65,13 +67,13 @@ class TestResults:
 
 
 class HiddenTests:
-    """Runs tests against the files of a workspace: `(await HiddenTests().run(workspace.path, tests)).share`.
+    """Runs tests against the files of a workspace:
 
-    Tests are functions and methods called test_..., of plain classes or unittest.TestCase, with the standard library
-    alone. Each has a sandbox of its own with a fresh copy of the policy's files; the tests never lie beside them. The
-    policy's code runs in another process than the test that asks it, answers with plain data and sees no operand of a
-    comparison. So no file that it brings (conftest.py, sitecustomize.py, json.py), no os._exit, no line that it prints,
-    no patched assertion and no object that agrees to everything makes a test pass. Make one for all episodes."""
+    Tests are functions and methods called test_..., in plain classes or unittest.TestCase, and use the standard library
+    only. Each test runs in a fresh sandbox with a copy of the policy's files; the test files never lie beside them. The
+    policy's code runs in a separate process: it answers the test's questions with plain data and never sees an operand
+    of a comparison. Therefore no file of the policy (conftest.py, sitecustomize.py, json.py), no os._exit, no printed
+    line, no patched assertion and no object that equals everything makes a test pass. Episodes share one instance."""
 
     def __init__(
         self,
@@ -86,8 +88,9 @@ class HiddenTests:
         sandbox: Literal["bubblewrap", "unsafe_subprocess"] = "bubblewrap",
         python: str | None = None,
     ) -> None:
-        """answer_file: the file that the code in the answer becomes, such as solution.py; "" = the answer is none.
-        timeout_s: of all tests together; test_timeout_s: of each. The rest is as the python tool has it."""
+        """answer_file: the file in which the code of the answer is saved, such as solution.py; "" = the answer is not
+        saved. timeout_s: limit of all tests together. test_timeout_s: limit of each test. The other arguments are those
+        of the python tool."""
         for key, seconds in (("timeout_s", timeout_s), ("test_timeout_s", test_timeout_s)):
             if not seconds > 0:
                 raise ConfigError(f"hidden tests: {key}={seconds}; more than 0 seconds are allowed")
@@ -105,13 +108,13 @@ class HiddenTests:
         self._kind, self._python = sandbox, python
 
     async def score(self, task: Task, workspace: Path, answer: str | None = None) -> TestResults:
-        """The task's own tests, metadata.tests. Raises DataError as refuse_task does."""
+        """Run the task's own tests, metadata.tests. Raises DataError as refuse_task does."""
         self.refuse_task(task)
         more = {self.answer_file: code_in(answer or "").encode("utf-8", "replace")} if self.answer_file else {}
         return await self.run(workspace, task.metadata[TESTS], more, where=f"task {task.id}")
 
     def refuse_task(self, task: Task) -> None:
-        """Raise DataError for a task without tests, or with some that nobody can run or pass."""
+        """Raise DataError for a task without tests, or with tests that cannot be run or passed."""
         if TESTS not in task.metadata:
             raise DataError(
                 f'task {task.id} has no tests; give it some: "{TESTS}": {{"test_it.py": "from solution import ..."}}'
@@ -121,8 +124,8 @@ class HiddenTests:
         for file, source in tests.items():
             for node in objects_compared(ast.parse(source), tests):
                 raise DataError(
-                    f"{where}, {file}, line {node.lineno}: {ast.unparse(node)} asks the solution whether it is right, "
-                    "and nobody passes that; compare plain values of both objects, such as vars(x), x.name or str(x)"
+                    f"{where}, {file}, line {node.lineno}: {ast.unparse(node)} lets the solution judge itself, "
+                    "which never passes; compare plain values of both objects, such as vars(x), x.name or str(x)"
                 )
 
     async def run(
@@ -133,8 +136,9 @@ class HiddenTests:
         *,
         where: str = "tests",
     ) -> TestResults:
-        """more: files beside those in `workspace`, or instead of them. Files that are too many or too large pass no
-        test. Raises DataError for tests that cannot be run by anybody, and ToolError where the sandbox fails."""
+        """more: files added to those in `workspace`; they replace files of the same name. If there are too many files
+        or they are too large, every test fails. Raises DataError for tests that cannot be run, and ToolError if the
+        sandbox fails."""
         names = names_of(tests, where)
         try:
             files = await asyncio.to_thread(files_in, workspace, self._limits.disk_mb * MIB)
@@ -155,7 +159,7 @@ class HiddenTests:
 
     @cached_property
     def sandbox(self) -> Sandbox:
-        """Made and tested when it is first needed. Raises ConfigError where it cannot hold."""
+        """The sandbox, created and self-tested on first use. Raises ConfigError if its isolation does not hold."""
         if self._kind == "unsafe_subprocess":
             return UnsafeSubprocess(self._limits, python=self._python)
         return BubblewrapSandbox(self._limits, python=self._python)
@@ -166,22 +170,22 @@ class HiddenTests:
 
 
 def _why(finished: Finished) -> str:
-    """Why the test fails; "" where it passes."""
+    """The reason why the test failed; "" if it passed."""
     lines = plain_text(finished.output).splitlines()
     if not lines or lines[0] != _READY:
         said = plain_text(finished.errors).strip().rpartition("\n")[2] or f"exit code {finished.exit_code}"
         raise ToolError(f"hidden tests cannot be started in the sandbox: {said}")
     try:
         return str(json.loads(lines[1]))
-    except (IndexError, ValueError):  # nothing is said, or half of it
+    except (IndexError, ValueError):  # no result, or half of one
         return "it did not end in time" if finished.end is End.TIMEOUT else "its process was ended"
 
 
-# --- What tests there are, without running anything.
+# --- Find the tests without running anything.
 
 
 def names_of(tests: Any, where: str) -> list[tuple[str, str]]:
-    """(file, test) of all; a method is "Class.test_name". Raises DataError."""
+    """(file, test) of every test; a method is "Class.test_name". Raises DataError."""
     if problem := problem_of(tests):
         raise DataError(f"{where}: {problem.replace('metadata.files', TESTS)}")
     found = [(file, name) for file, source in tests.items() for name in _names_in(f"{where}, {file}", file, source)]
@@ -192,11 +196,11 @@ def names_of(tests: Any, where: str) -> list[tuple[str, str]]:
 
 def _names_in(where: str, file: str, source: str) -> list[str]:
     if not file.endswith(".py"):
-        raise DataError(f"{where}: tests are Python files, called *.py; what they read may be a text in them")
+        raise DataError(f"{where}: tests must be Python files (*.py); write data that they read as text in them")
     try:
         tree = ast.parse(source)
     except (SyntaxError, ValueError, RecursionError, MemoryError) as e:
-        raise DataError(f"{where} is no Python: {e}") from e
+        raise DataError(f"{where} is not valid Python: {e}") from e
     for node in ast.walk(tree):
         imported = [node.module or ""] if isinstance(node, ast.ImportFrom) else []
         imported += [name.name for name in node.names] if isinstance(node, ast.Import) else []
@@ -209,7 +213,7 @@ def _tests_of(where: str, tree: ast.Module) -> Iterator[str]:
     for node in tree.body:
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and node.name.startswith("test"):
             if node.args.args or node.args.kwonlyargs:
-                raise DataError(f"{where}: {node.name} takes arguments, and nobody gives it any")
+                raise DataError(f"{where}: {node.name} takes arguments, but tests are called without any")
             yield node.name
         elif isinstance(node, ast.ClassDef) and _has_tests(node):
             for inner in node.body:
@@ -225,7 +229,7 @@ _COMPARING = ("assertEqual", "assertNotEqual", "assertLess", "assertLessEqual", 
 
 
 def objects_compared(tree: ast.Module, files: Mapping[str, str]) -> Iterator[ast.expr]:
-    """Comparisons of objects that the test file visibly makes by calling classes of the solution."""
+    """Yield comparisons between objects that the test file visibly creates by calling classes of the solution."""
     nodes = list(ast.walk(tree))
     theirs: set[str] = set()
     for node in nodes:
@@ -265,11 +269,11 @@ def objects_compared(tree: ast.Module, files: Mapping[str, str]) -> Iterator[ast
 
 
 def _is_known(module: str, files: Mapping[str, str]) -> bool:
-    """Whether it is of the standard library or of the tests, and so none of the solution's."""
+    """Whether the module belongs to the standard library or the tests, not to the solution."""
     return module.partition(".")[0] in sys.stdlib_module_names or f"{module.replace('.', '/')}.py" in files
 
 
 def code_in(answer: str) -> str:
-    """The last block between ``` lines of an answer; the whole answer if it has no such block."""
+    """Return the last block between ``` lines of an answer, or the whole answer if it has no such block."""
     blocks = _BLOCK.findall(answer)
     return str(blocks[-1]) if blocks else answer

@@ -1,17 +1,16 @@
-# The first program in the sandbox: it runs one test, and prints why that fails.
+# The first program in the sandbox: it runs one test and prints why the test failed.
 #
-#     suite: the test, which never imports a file of the policy's --exec, two pipes--> testee.py, which does
+#     suite: the test, which never imports the policy's files --exec, two pipes--> testee.py, which imports them
+# A test with `from solution import add` gets a stand-in: its calls go to the testee, and plain data comes back. The
+# policy's code therefore shares no memory, imports or descriptors with the code that decides. It can end, hang or lie
+# in its own process; to pass, it must give the answer that the test wants without knowing it. Hence the rule of this
+# file:
 #
-# A test that says `from solution import add` gets a stand-in: a call of it goes to the testee, plain data comes back.
-# So the policy's code shares no memory, no imports and no descriptors with what decides. It can end, hang or lie in its
-# own process; to pass, it must answer as the test wants without knowing what that is. Hence the rule of this file:
-#
-#     what a test names    a function, a method, an attribute      it is asked there, with its arguments
-#     what an object is    its text, number, length, items         it is asked there, without an operand; judged here
-#     what decides         == < in, truth, + beside plain data     it is never asked there
-#
-# Standard library alone, and that of the Python that runs here, 3.9 or newer. What starts it takes the working
-# directory out of sys.path before.
+#     names in a test      a function, a method, an attribute      the testee answers, with the arguments
+#     facts of an object   its text, number, length, items         the testee answers without an operand; judged here
+#     decisions            == < in, truth, + with plain data       the testee is never asked
+# Only the standard library of the Python that runs here, 3.9 or newer. The caller takes the working directory out of
+# sys.path first.
 import _ctypes
 import ast
 import builtins
@@ -37,16 +36,18 @@ UNPROTECTED = 3
 NOT_FINITE = re.compile(r"\b(is_?)?(nan|inf|infinity|infinite|finite)\b", re.IGNORECASE)
 SEQUENCES = {"list": list, "tuple": tuple, "set": set, "frozenset": frozenset}
 QUESTIONS = {name for kind in (str, bytes, int, float, complex, tuple, frozenset) for name in dir(kind)} | {"get"}
-"""Names by which plain data is asked something; what only changes it has other names, such as append."""
+"""Names of methods that read plain data; methods that only change it, such as append, are not among them."""
 CLASS, INSTANCE, OTHER = 2, 1, 0
-"""What the test's own text makes of an object: a capital letter names it; a call of a CLASS returned it; neither."""
+"""How the test's own text treats an object: CLASS = its name begins with a capital letter; INSTANCE = a call of a CLASS
+returned it; OTHER = neither.
+"""
 
 
 class Inadmissible(BaseException):
-    """The test fails, whatever it catches."""
+    """Fails the test, even if the test catches exceptions."""
 
 
-# --- What the testee has, as a test sees it.
+# --- Objects of the testee, as a test sees them.
 
 
 class Remote:
@@ -119,7 +120,7 @@ class Remote:
 
 
 class Awaitable(Remote):
-    """A coroutine: as asyncio takes it, and as little true or equal as others."""
+    """A coroutine that asyncio accepts; like other remote objects, it has no truth value and equals nothing."""
 
     __slots__ = ()
     __hash__ = object.__hash__  # asyncio.gather needs it
@@ -145,7 +146,7 @@ class Awaitable(Remote):
 
 
 class Behind:
-    """What is here and has an object of the solution's behind it, which has the other names."""
+    """A local value with an object of the solution behind it, which answers all other names."""
 
     def __getattr__(self, name):
         if name[:2] == "__" or "remote" not in vars(self):
@@ -154,7 +155,7 @@ class Behind:
 
 
 class Derived(Behind):
-    """Plain data whose class is the solution's, such as a named tuple."""
+    """Plain data with a class of the solution, such as a named tuple."""
 
     def __str__(self):
         return str(self.remote)
@@ -164,7 +165,9 @@ class Derived(Behind):
 
 
 class Raised(Behind):
-    """An exception whose class is the solution's: raised there, it is one here; made by a test, it is a Remote."""
+    """An exception with a class of the solution: raised in the testee, it becomes an exception here; created by a test,
+    it becomes a Remote.
+    """
 
     def __new__(cls, *args, **named):
         return cls.there(*args, **named)
@@ -246,11 +249,11 @@ DERIVED = {
 }
 
 
-# --- What goes there, and what comes back.
+# --- Requests to the testee, and its replies.
 
 
 class Testee:
-    """One testee, started when it is first asked."""
+    """One testee process, started on first use."""
 
     def __init__(self, source, is_finite):
         self.source, self.is_finite = source, is_finite
@@ -262,7 +265,7 @@ class Testee:
         theirs_in, ours_out = os.pipe()
         ours_in, theirs_out = os.pipe()
         for end in (theirs_in, theirs_out):
-            os.set_inheritable(end, True)  # as nothing else is, but for the streams that main has closed
+            os.set_inheritable(end, True)  # only these are inheritable, and the streams that main has closed
         argv = [sys.executable, "-s", "-S", "-B", "-c", self.source, str(theirs_in), str(theirs_out)]
         os.posix_spawn(sys.executable, argv, {"PYTHONHASHSEED": "0"})
         os.close(theirs_in)
@@ -368,13 +371,15 @@ class Testee:
         return {"int": lambda n: int(n, 16), "bytes": bytes.fromhex}[kind](value)
 
     def number(self, value, is_finite):
-        """With nan no comparison is true, and inf is within any share of itself of all numbers."""
+        """Refuse nan, which makes every comparison false, and inf, which is close to every number in relative terms."""
         if self.is_finite and not is_finite(value):
             self.refuse(f"the solution answered {value}; a test that wants such a number says nan or inf in its text")
         return value
 
     def exception(self, line, base):
-        """The class: `line` has the solution's own classes, the last first; all of them derive from a built-in one."""
+        """Return the local class: `line` lists the solution's own classes, the most derived last; all of them derive
+        from the built-in class `base`.
+        """
         kind = getattr(builtins, base)
         if not issubclass(kind, (Exception, SystemExit)):
             kind = AssertionError
@@ -388,7 +393,7 @@ class Testee:
     def error_of(self, reply, what):
         kind, text = self.exception(*reply["error"]), str(reply["text"])
         if what != "__next__" and issubclass(kind, (StopIteration, StopAsyncIteration)):
-            kind = RuntimeError  # map, all and next would take it for the end of what they go through
+            kind = RuntimeError  # map, all and next would take it for the end of their iteration
         try:
             error = usual(kind).__new__(kind, *map(self.read, reply["args"]))
             error.__init__(*error.args)
@@ -402,7 +407,7 @@ class Testee:
 BROKEN = "the solution has ended its process, or has not kept to the protocol"
 
 
-# --- Imports of a test: the standard library, other files of the tests, and stand-ins for files of the policy.
+# --- Imports of a test: the standard library, other test files, and stand-ins for files of the policy.
 
 
 class RemoteModule(types.ModuleType):
@@ -415,7 +420,7 @@ class RemoteModule(types.ModuleType):
 
 
 class TestImports(importlib.abc.MetaPathFinder, importlib.abc.Loader):
-    """The last that is asked for a module."""
+    """The last finder that is asked for a module."""
 
     def __init__(self, tests, session):
         self.tests, self.session = tests, session
@@ -463,8 +468,8 @@ TO_THE_END = {"__zip_to_the_end__": zip_to_the_end, "__map_to_the_end__": map_to
 
 
 def with_zip_to_the_end(source):
-    """An answer without items would pass whatever goes through zip(answer, wanted) or map(function, answer, wanted).
-    Those with a slice, as zip(x, x[1:]), and those that say `strict` are left as they are."""
+    """Replace zip(answer, wanted) and map(function, answer, wanted): an answer without items would pass them. Calls
+    with a slice, such as zip(x, x[1:]), and calls with `strict` are left unchanged."""
     tree = ast.parse(source)
     for node in ast.walk(tree):
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in ("zip", "map"):
@@ -479,7 +484,7 @@ def with_zip_to_the_end(source):
 
 
 def attempt(order, session):
-    """Why the test fails; "" where it passes."""
+    """Return the reason why the test failed; "" if it passed."""
     sys.meta_path.append(TestImports(order["tests"], session))
     try:
         module = importlib.import_module(order["file"][: -len(".py")].replace("/", "."))
@@ -490,7 +495,7 @@ def attempt(order, session):
             return unit(unittest, kind(method))
         returned = getattr(module if kind is None else kind(), method)()
         if isinstance(returned, types.CoroutineType):
-            import asyncio  # it takes long, and few tests need it
+            import asyncio  # its import takes long, and few tests need it
 
             returned = asyncio.run(returned)
         return "" if returned is None else "it returned something, and a test returns nothing"
@@ -507,15 +512,15 @@ def unit(unittest, case):
 
 
 def usual(kind):
-    """The built-in exception that it derives from."""
+    """The built-in exception from which `kind` derives."""
     return next(each for each in kind.__mro__ if each.__module__ == "builtins")
 
 
 def main(order):
-    # Nobody of the same user opens /proc/PID/mem, maps and fd of this process.
+    # Other processes of the same user cannot open /proc/PID/mem, maps and fd of this process.
     if _ctypes.call_function(_ctypes.dlsym(_ctypes.dlopen(None, 2), "prctl"), (PR_SET_DUMPABLE, 0, 0, 0, 0)) != 0:
         sys.exit(UNPROTECTED)
-    told = os.dup(1)  # which no program inherits that the test starts
+    told = os.dup(1)  # not inherited by programs that the test starts
     nothing = os.open(os.devnull, os.O_RDWR)
     for fd in (0, 1, 2):
         os.dup2(nothing, fd)

@@ -1,6 +1,6 @@
-# The process in which code of the policy's runs for one test: it imports, calls and looks up what the test asks for. It
-# answers with plain data, or with the number of an object that stays here. Nothing that it says is code, so whatever it
-# answers, it answers to a question whose purpose it does not know. suite.py has the other end of this protocol.
+# The process in which the policy's code runs for one test: it imports, calls and looks up whatever the test asks for.
+# It answers with plain data, or with the number of an object that stays here. Its answers are never executed, and it
+# does not know what a question is for. The other end of this protocol is in suite.py.
 import builtins
 import importlib
 import json
@@ -16,25 +16,26 @@ MAX_TEXT = 10_000
 MAX_ITEMS = 100_000
 SEQUENCES = {"list": list, "tuple": tuple, "set": set, "frozenset": frozenset}
 AS_IT_IS = ("builtins", "collections", "decimal", "fractions")
-"""Where classes of plain data come from; others have names of their own, for which their objects stay here."""
+"""Modules whose classes are plain data; objects of other classes stay here, because they have attributes of their own.
+"""
 OBJECTS = []
 NUMBERS = {}
 LOOP = []
 
 
 class Opaque(Exception):
-    """An object where there is room for plain data only."""
+    """An object where only plain data is allowed."""
 
 
 def number_of(value):
     if id(value) not in NUMBERS:
         NUMBERS[id(value)] = len(OBJECTS)
-        OBJECTS.append(value)  # which keeps it, and so its id
+        OBJECTS.append(value)  # keeps the object, and so its id
     return [NUMBERS[id(value)], type(value).__name__[:60]]
 
 
 def write(value):
-    """Plain data as it is, or with the object behind it; else an object's number."""
+    """Encode plain data, with its object if its class is the solution's; encode other values as an object's number."""
     if value is NotImplemented:
         return {"nothing": 0}
     if isinstance(value, type) and issubclass(value, BaseException) and value.__module__ != "builtins":
@@ -70,7 +71,7 @@ def write_plain(value):
         return {"decimal": str(value)}
     for name, kind in SEQUENCES.items():
         if isinstance(value, kind):
-            # Objects in a set are asked for their hash, which only they know: such a set stays here, as they do.
+            # Only an object itself can compute its hash, so a set that contains objects stays here.
             each = write_plain if name in ("set", "frozenset") else write
             return {name: [each(one) for one in kind.__iter__(value)]}
     if isinstance(value, dict):
@@ -96,7 +97,7 @@ def read(given):
 
 
 def items_of(value):
-    """A dict or a list of what the object shows when somebody goes through it."""
+    """Return a dict or a list of the items that iterating over the object yields."""
     if hasattr(type(value), "keys"):
         return {key: value[key] for key in value.keys()}  # noqa: SIM118
     items = []
@@ -108,13 +109,13 @@ def items_of(value):
 
 
 def left(value, error):
-    """What leaving a `with` block says; the error is told by its name alone."""
+    """Return the result of leaving a `with` block; the error is passed by its name only."""
     kind = getattr(builtins, error) if error else None
     return bool(type(value).__exit__(value, kind, kind and kind(), None))
 
 
 def awaited(coroutine):
-    import asyncio  # it takes long, and few need it
+    import asyncio  # its import takes long, and few tests need it
 
     if not LOOP:
         LOOP.append(asyncio.new_event_loop())
@@ -155,13 +156,15 @@ def do(what, args, named):
 def answer(request):
     args, named = [read(one) for one in request["args"]], {k: read(v) for k, v in request["named"].items()}
     value = do(request["do"], args, named)
-    # What a call has changed of its arguments, the test sees too.
+    # The test also sees changes that a call has made to its arguments.
     changed = (*args[1:], *named.values()) if request["do"] == "call" else ()
     return {"value": value, "changes": [write(one) for one in changed]}
 
 
 def line_of(kind):
-    """Classes of exceptions: the solution's own, the last first, and the built-in one that they derive from."""
+    """Return the solution's own exception classes, the most derived last, and the built-in class from which they
+    derive.
+    """
     line = []
     for each in kind.__mro__:
         if each.__module__ == "builtins":

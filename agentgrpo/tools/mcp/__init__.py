@@ -1,1 +1,1 @@
-"""Tools of MCP servers. The package `mcp` is an extra and loads when a server is connected to."""
+"""Tools of MCP servers. The package `mcp` is an extra, loaded only when a server is connected to."""

@@ -1,4 +1,4 @@
-"""Ways to a server: a program that is started and spoken to through pipes, or a URL."""
+"""Connections to a server: a program started here and reached through pipes, or a URL."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ logger = logging.getLogger(__name__)
 
 _GUARD = Path(__file__).with_name("guard.py")
 _EXIT_S = 2.0
-"""For a program to end by itself once its input is closed; then it is made to."""
+"""Seconds for a program to end by itself after its input is closed; then it is killed."""
 _HUNG_S = 0.3
-"""The same, for one that has not answered: it may have ended just now, and say how."""
+"""Seconds for a program that has not answered: it may just have ended and still report how."""
 _KILL_S = 5.0
 _POLL_S = 0.01
 SESSION = "{session}"
 MAX_GARBAGE = 1000
-"""Lines of a program's output that are no messages; past them it is not a server."""
+"""Lines of a program's output that are not messages; beyond this number the program is not taken for a server."""
 _STDERR_BYTES = 2048
 
 Read = anyio.streams.memory.MemoryObjectReceiveStream[SessionMessage | Exception]
@@ -42,23 +42,23 @@ Streams = tuple[Read, Write]
 
 
 class Connection(Protocol):
-    """An MCP transport: `async with` gives the streams of its messages, once."""
+    """An MCP transport: `async with` yields its message streams; usable once."""
 
     ended: asyncio.Event
-    """The other side is gone."""
+    """Set when the other side is gone."""
 
     @property
     def reason(self) -> str:
-        """Why it is gone, for people; "" where that is not known."""
+        """The reason for people why the other side is gone; "" if unknown."""
         ...
 
     @property
     def bytes_kept(self) -> int:
-        """Written to files so far, outside the session's folder; 0 where that is not known."""
+        """Bytes written to files so far, outside the session's folder; 0 if unknown."""
         ...
 
     def abandon(self) -> None:
-        """The other side does not answer: leaving need not wait for it."""
+        """Call this when the other side does not answer: leaving then does not wait for it."""
 
     async def __aenter__(self) -> Streams: ...
 
@@ -68,9 +68,9 @@ class Connection(Protocol):
 class ServerProgram:
     """A server that is a program: one JSON message a line on its standard input and output.
 
-    It runs under guard.py, so that it ends with everything it has started when the connection is closed and when this
-    process dies. Its environment is a short list of harmless variables and those named in `variables`, no others.
-    new_folder: makes what {session} stands for in the command, which is removed when the program is gone."""
+    It runs under guard.py, so it ends with all its children when the connection is closed or this process dies. Its
+    environment holds a short list of harmless variables and those named in `variables`, no others. new_folder: creates
+    the folder that replaces {session} in the command; it is removed when the program is gone."""
 
     def __init__(
         self,
@@ -98,8 +98,8 @@ class ServerProgram:
 
     @property
     def bytes_kept(self) -> int:
-        """Linux: of the program and all that it has started. With a folder of the session it is not known whether they
-        lie in there."""
+        """Bytes written by the program and its children (Linux). Unknown, hence 0, if the session has a folder: the
+        bytes may lie inside it."""
         return 0 if self._folder is not None else _written(self._process.pid)
 
     def _hidden(self, text: str) -> str:
@@ -112,7 +112,7 @@ class ServerProgram:
         starting = asyncio.create_task(self._start())
         try:
             return await asyncio.shield(starting)
-        except asyncio.CancelledError:  # there is a program by now, or soon
+        except asyncio.CancelledError:  # a program exists by now, or soon will
             await starting
             self.abandon()
             await self.__aexit__()
@@ -158,25 +158,25 @@ class ServerProgram:
         assert self._process.stdin is not None
         self._process.stdin.close()
         await self._gone(_HUNG_S if self._abandoned else _EXIT_S)
-        self._control.shutdown(socket.SHUT_WR)  # now the guard ends what is left
+        self._control.shutdown(socket.SHUT_WR)  # now the guard ends all remaining processes
         if not await self._gone(_KILL_S):
             with suppress(ProcessLookupError):
                 self._process.kill()
             logger.warning("%s: process %d did not end in time", self._command[0], self._process.pid)
             await self._gone(_KILL_S)
-        await asyncio.wait(self._tasks, timeout=0.2)  # last words
+        await asyncio.wait(self._tasks, timeout=0.2)  # time for last output
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
         self._control.close()
-        transport = getattr(self._process, "_transport", None)  # it stays open while a pipe of a survivor is
+        transport = getattr(self._process, "_transport", None)  # stays open while a surviving process holds a pipe
         if transport is not None:
             transport.close()
         if self._folder is not None:
             await asyncio.shield(asyncio.get_running_loop().run_in_executor(None, clear_away, self._folder))
 
     async def _gone(self, seconds: float) -> bool:
-        # Not process.wait(): it also waits for pipes, which others may hold open.
+        # Not process.wait(): it also waits for pipes, which other processes may hold open.
         for _ in range(round(seconds / _POLL_S)):
             if self._process.returncode is not None:
                 return True
@@ -184,7 +184,9 @@ class ServerProgram:
         return False
 
     async def _receive(self, received: anyio.streams.memory.MemoryObjectSendStream[SessionMessage | Exception]) -> None:
-        """Line by line, until it ends or says what no server says; then only so that it never waits for us."""
+        """Read line by line until the output ends or proves not to be a server's; then keep draining so that the
+        program never blocks on us.
+        """
         lines, garbage = self._process.stdout, 0
         assert lines is not None
         try:
@@ -220,14 +222,14 @@ class ServerProgram:
                 await pipe.drain()
 
     async def _listen(self) -> None:
-        """What it says to people: the end of it explains how it ended."""
+        """Keep the end of the program's stderr; it explains how the program ended."""
         pipe = self._process.stderr
         assert pipe is not None
         while said := await pipe.read(65536):
             self._stderr = (self._stderr + said)[-_STDERR_BYTES:]
 
     async def _watch(self) -> None:
-        """Until the guard says how the program has ended, or has ended itself."""
+        """Wait until the guard reports how the program ended, or the guard itself has ended."""
         with suppress(OSError):
             said = await asyncio.get_running_loop().sock_recv(self._control, 100)
             if not self._closing or said not in (b"", b"exit code 0"):
@@ -236,7 +238,7 @@ class ServerProgram:
 
 
 def _written(pid: int) -> int:
-    """Bytes that a process and those below it have written to files; pipes and sockets are none."""
+    """Bytes that a process and its descendants have written to files; pipes and sockets do not count."""
     total = 0
     with suppress(OSError, ValueError):
         told = Path(f"/proc/{pid}/io").read_text(encoding="ascii").split()
@@ -247,8 +249,8 @@ def _written(pid: int) -> int:
 
 
 class Endpoint:
-    """A server behind a URL (streamable HTTP). `secret`: a key it asks for. Bodies are uncompressed and each at most
-    max_message_bytes long; the proxies of the environment are used, except for this machine itself."""
+    """A server behind a URL (streamable HTTP). secret: the API key that it needs. Bodies are uncompressed and at most
+    max_message_bytes long each. Proxies of the environment are used, except for this machine itself."""
 
     def __init__(self, url: str, secret: Secret | None, *, max_message_bytes: int) -> None:
         self.ended = asyncio.Event()
@@ -263,7 +265,7 @@ class Endpoint:
         return 0
 
     def abandon(self) -> None:
-        """There is nothing to wait for."""
+        """Does nothing: an endpoint has no process to wait for."""
 
     async def __aenter__(self) -> Streams:
         async with AsyncExitStack() as stack:
@@ -289,7 +291,7 @@ class Endpoint:
             raise httpx2.ReadError(f"HTTP {response.status_code}")
         if response.headers.get("Content-Encoding", "identity") != "identity":
             raise httpx2.ReadError("a compressed body, not asked for")
-        if not kind.startswith("text/event-stream"):  # which has a limit of its own
+        if not kind.startswith("text/event-stream"):  # event streams have their own limit
             response.stream = _Limited(response.stream, self._max_message_bytes)
 
 

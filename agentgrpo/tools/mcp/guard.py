@@ -1,8 +1,8 @@
-"""A program that runs another one and leaves nothing of it behind: guard.py CONTROL_FD COMMAND...
+"""Run a command and leave nothing of it behind: guard.py CONTROL_FD COMMAND...
 
-It ends the command, and all that the command has started, as soon as the other end of CONTROL_FD is closed: by whoever
-started it, or by the kernel when that process dies, however it dies. When the command ends by itself, how is written to
-CONTROL_FD. Standard library only; run as a script of its own, never imported."""
+The guard ends the command and all its children as soon as the other end of CONTROL_FD is closed: by the process that
+started the guard, or by the kernel when that process dies, however it dies. If the command ends by itself, the guard
+writes its exit status to CONTROL_FD. Standard library only; run as a script, never imported."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from pathlib import Path
 
 PR_SET_CHILD_SUBREAPER = 36
 GRACE_S = 1.0
-"""Between SIGTERM and SIGKILL."""
+"""Seconds between SIGTERM and SIGKILL."""
 SWEEP_S = 2.0
 
 
 def main() -> None:
     control, command = int(sys.argv[1]), sys.argv[2:]
-    if sys.platform == "linux":  # what the command's children leave behind becomes ours
+    if sys.platform == "linux":  # adopt the orphans of the command's children
         ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
     awake, wake = os.pipe()
     os.set_blocking(wake, False)
@@ -53,10 +53,10 @@ def main() -> None:
 
 
 def start(command: list[str]) -> int:
-    """Starts the command in a process group of its own."""
+    """Start the command in its own process group."""
     child = os.fork()
     if child:
-        with suppress(OSError):  # it has ended already, or has done it itself
+        with suppress(OSError):  # it has ended already, or has set its group itself
             os.setpgid(child, child)
         return child
     os.setpgid(0, 0)
@@ -81,7 +81,7 @@ def kill(group: int, number: signal.Signals) -> None:
 
 
 def sweep() -> None:
-    """Kills what has left the group: it is our child by now, or becomes one when its parent is killed."""
+    """Kill processes that have left the group: each is our child by now, or becomes one when its parent is killed."""
     deadline = time.monotonic() + SWEEP_S
     while time.monotonic() < deadline:
         for listing in Path("/proc/self/task").glob("*/children"):

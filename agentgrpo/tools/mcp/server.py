@@ -1,7 +1,7 @@
-"""A server on a thread with an event loop of its own, and who has which session with it.
+"""A server on a thread with its own event loop, and the assignment of its sessions.
 
-A run has several event loops, one after the other; a server has one. A call is handed over to the server's loop and
-waited for on the caller's, which may give up at any time."""
+A run uses several event loops, one after the other; a server has one. A call is passed to the server's loop and awaited
+on the caller's loop; the caller may give up at any time."""
 
 from __future__ import annotations
 
@@ -34,8 +34,8 @@ _BACKOFF_S = 0.2
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Patience:
-    """With a server. timeout_s: of a call. start_timeout_s: to connect and list the tools. max_restarts: in a row; then
-    every call fails at once."""
+    """How long and how often to wait for a server. timeout_s: limit of a call. start_timeout_s: limit to connect and
+    list the tools. max_restarts: restarts in a row; after them every call fails at once."""
 
     timeout_s: float
     start_timeout_s: float
@@ -43,7 +43,7 @@ class Patience:
 
 
 class McpServer(ABC):
-    """`shown` names it in messages. mode: see McpSession."""
+    """shown: the server's name in messages. mode: see McpSession."""
 
     def __init__(
         self, connect: Callable[[], Connection], *, shown: str, patience: Patience, mode: str = "auto"
@@ -52,32 +52,32 @@ class McpServer(ABC):
         self._started: Future[list[mcp_types.Tool]] = Future()
         self._told: dict[str, Any] | None = None
         self._failures = 0
-        """In a row."""
+        """Failures in a row."""
         self._thread = threading.Thread(target=lambda: asyncio.run(self._main()), name="mcp", daemon=True)
 
     def start(self) -> list[mcp_types.Tool]:
-        """The server's tools. Raises ConfigError where there is no server to be had."""
+        """Start the server and return its tools. Raises ConfigError if no server can be reached."""
         self._thread.start()
         try:
             return self._started.result(self._patience.start_timeout_s + _CLOSE_S)
         except (TimeoutError, ToolError) as e:
             self.stop()
-            raise ConfigError(f"{self._shown}: {e or 'no answer'}; start it by hand to see what is wrong") from e
+            raise ConfigError(f"{self._shown}: {e or 'no answer'}; start it by hand to find the problem") from e
 
     def stop(self) -> None:
-        """Lets the server go, without waiting for it."""
+        """Tell the server to end, without waiting for it."""
         if self._thread.is_alive() and hasattr(self, "_loop") and not self._loop.is_closed():
             self._loop.call_soon_threadsafe(self._closing.set)
 
     async def close(self) -> None:
-        """Returns when the server has gone."""
+        """End the server and wait until it has gone."""
         self.stop()
         await asyncio.to_thread(self._thread.join, _CLOSE_S)
         if self._thread.is_alive():
             logger.warning("%s did not end within %g s", self._shown, _CLOSE_S)
 
     def _over(self, work: Coroutine[Any, Any, T]) -> asyncio.Future[T]:
-        """`work`, on the server's loop. Raises ToolError."""
+        """Schedule `work` on the server's loop. Raises ToolError."""
         try:
             return asyncio.wrap_future(asyncio.run_coroutine_threadsafe(work, self._loop))
         except RuntimeError as e:
@@ -85,8 +85,8 @@ class McpServer(ABC):
             raise ToolError(f"{self._shown}: closed", kind="closed") from e
 
     async def _there(self, work: Coroutine[Any, Any, T], *, to_its_end: bool = False) -> T:
-        """What `work` comes to; to_its_end: also when nobody waits for it any more. Raises ToolError, too where the
-        server is closed meanwhile."""
+        """Return the result of `work`, run on the server's loop. to_its_end: `work` goes on even if the caller is
+        cancelled. Raises ToolError, also if the server is closed meanwhile."""
         there = self._over(work)
         try:
             return await (asyncio.shield(there) if to_its_end else there)
@@ -117,7 +117,7 @@ class McpServer(ABC):
 
     @abstractmethod
     async def _serve(self, first: McpSession) -> None:
-        """What there is to do beside the calls; cancelled at the end."""
+        """Background work beside the calls; cancelled at the end."""
 
     @abstractmethod
     async def _end(self) -> None:
@@ -134,7 +134,7 @@ class McpServer(ABC):
         )
 
     async def _failed(self, why: str) -> None:
-        """Wait before the next attempt. Raises ToolError where there is none."""
+        """Wait before the next attempt. Raises ToolError if no attempt is left."""
         self._failures += 1
         most = self._patience.max_restarts
         if self._failures > most:
@@ -146,13 +146,13 @@ class McpServer(ABC):
 
 
 class SharedServer(McpServer):
-    """One session for all, which is kept up:
+    """One session shared by all callers and restarted when it fails:
 
     starting --> connected --(it ends, hangs, talks nonsense)--> pause --> connected ... at most max_restarts times in a
     row without an answered call"""
 
     async def call(self, name: str, arguments: dict[str, Any]) -> ToolResult:
-        """Raises ToolError where the server failed, not the tool."""
+        """Raises ToolError if the server failed, not the tool."""
         return await self._there(self._call(name, arguments))
 
     async def _call(self, name: str, arguments: dict[str, Any]) -> ToolResult:
@@ -168,7 +168,7 @@ class SharedServer(McpServer):
             try:
                 session = await asyncio.shield(self._ready)
             except ToolError as e:
-                raise ToolError(str(e), kind=e.kind) from None  # each caller its own
+                raise ToolError(str(e), kind=e.kind) from None  # a separate exception for each caller
             if not session.is_over:
                 return session
             await session.ended()
@@ -187,7 +187,7 @@ class SharedServer(McpServer):
                 await self._failed(self._session.why)
             except ToolError as e:
                 self._ready.set_exception(e)
-                self._ready.exception()  # nobody may be waiting for it
+                self._ready.exception()  # nobody may be awaiting it
                 return
             self._session = self._new_session()
             try:
@@ -204,29 +204,29 @@ class SharedServer(McpServer):
 
 
 class Lease:
-    """One attempt's session, from when it is asked for."""
+    """One attempt's session, from its request on."""
 
     def __init__(self, server: PooledServer, *, can_wait: bool) -> None:
         self.can_wait = can_wait
         self.is_extra = False
-        """Beyond max_sessions."""
+        """Whether it is granted beyond max_sessions."""
         self.given: asyncio.Future[McpSession] | None = None
         self._server = server
 
     async def call(self, name: str, arguments: dict[str, Any]) -> ToolResult:
-        """Raises ToolError where the server failed, not the tool, and for good where it has failed before: what it kept
-        for the attempt is lost."""
+        """Raises ToolError if the server failed, not the tool. After such a failure every further call raises, because
+        the attempt's state on the server is lost."""
         return await self._server.call(self, name, arguments)
 
 
 class PooledServer(McpServer):
-    """A session for every attempt, which nobody has had before it and nobody gets after it:
+    """A separate session for every attempt; a session is never reused:
 
     starting --> idle --(an attempt asks)--> lent --(it is over)--> closed
 
-    As many are started ahead as have been asked for at once so far, so that the next attempts need not wait for theirs.
-    max_sessions: of all kinds together; who asks for one more waits. It is passed for an attempt that cannot wait, as
-    it keeps something else that those who have a session may wait for."""
+    Sessions are started ahead, up to the highest number requested at once so far, so that new attempts need not wait.
+    max_sessions: limit on all sessions together; further requests wait. An attempt that cannot wait may exceed it: it
+    holds another resource that attempts with a session may be waiting for."""
 
     def __init__(
         self,
@@ -241,26 +241,26 @@ class PooledServer(McpServer):
         self._max_sessions = max_sessions
         self._starts_at_once = os.cpu_count() or 1
         self._sessions: set[McpSession] = set()
-        """All that have not ended."""
+        """Sessions that have not ended."""
         self._starting: set[asyncio.Task[None]] = set()
         self._idle: deque[McpSession] = deque()
         self._waiting: deque[Lease] = deque()
         self._lent: set[Lease] = set()
         self._most_in_need = 0
-        """Attempts at once that had a session or waited for one."""
+        """The highest number of attempts that had a session or waited for one at once."""
         self._num_extra = 0
         self._gone: ToolError | None = None
-        """Why there will be no more sessions."""
+        """Why no more sessions will be started."""
 
     @asynccontextmanager
     async def leased(self, *, can_wait: bool) -> AsyncIterator[Lease]:
-        """Raises ToolError where none can be had."""
+        """Raises ToolError if no session can be had."""
         lease = Lease(self, can_wait=can_wait)
         try:
             await self._there(self._take(lease))
             yield lease
         finally:
-            with suppress(ToolError):  # the server is closed, and every session with it
+            with suppress(ToolError):  # the server and all its sessions are closed
                 await self._there(self._give_back(lease), to_its_end=True)
 
     async def call(self, lease: Lease, name: str, arguments: dict[str, Any]) -> ToolResult:
@@ -314,7 +314,7 @@ class PooledServer(McpServer):
         return self._max_sessions + self._num_extra - len(self._sessions)
 
     def _hand_over(self) -> None:
-        """Give what is idle to those who wait, and start what is missing."""
+        """Give idle sessions to waiting attempts, and start missing sessions."""
         while self._waiting and self._idle:
             session = self._idle.popleft()
             if session.is_over:
@@ -340,7 +340,7 @@ class PooledServer(McpServer):
             await session.tools()
         except ToolError as e:
             await session.ended()
-            if self._failures != before:  # another one, which was started beside it, has failed too
+            if self._failures != before:  # another session, started concurrently, has failed too
                 return
             try:
                 await self._failed(str(e))
@@ -359,7 +359,7 @@ class PooledServer(McpServer):
         session.when_ended(lambda: self._forget(session))
 
     def _forget(self, session: McpSession) -> None:
-        """A server may end what nobody uses: it is not started again before somebody asks."""
+        """A server may end an idle session; it is started again only on demand."""
         self._sessions.discard(session)
         if session in self._idle:
             self._idle.remove(session)

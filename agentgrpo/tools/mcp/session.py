@@ -1,4 +1,6 @@
-"""One session with one server, from its beginning to its end: whoever has it shares what the server keeps for it."""
+"""One session with one server, from start to end: every user of the session shares the state that the server keeps for
+it.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +26,7 @@ logger = logging.getLogger(__name__)
 T = TypeVar("T")
 _PROBE_S = 3.0
 _LAST_WORDS_S = 1.0
-"""For a session to say why it is over."""
+"""Seconds for a session to report why it is over."""
 _KINDS = {mcp_types.CONNECTION_CLOSED: "transport", mcp_types.PARSE_ERROR: "garbage"}
 _MAX_TOOLS = 1000
 
@@ -34,16 +36,16 @@ _KEEPS = (
     "tools.mcp.command='env MEMORY_FILE_PATH={session}/memory.jsonl npx -y @modelcontextprotocol/server-memory'"
 )
 _told_keepers: set[str] = set()
-"""Servers of which that has been said."""
+"""Servers for which this warning has been logged."""
 
 
 class McpSession:
-    """All of it happens on one event loop. `shown` names the server in messages. timeout_s: of a call. start_timeout_s:
-    to connect and list the tools. told: schemas of the tools that the policy was told of; None = those it will list.
-    mode: how the version of the protocol is agreed on.
+    """A session runs entirely on one event loop. shown: the server's name in messages. timeout_s: limit of a call.
+    start_timeout_s: limit to connect and list the tools. told: schemas of the tools that the policy was shown; None =
+    use the schemas that this session lists. mode: how the protocol version is agreed on.
 
-    A call that the server does not answer in time is the call's trouble (Outcome.TIMEOUT) where it still answers
-    something else, and the server's (ToolError, and the session is over) where it does not."""
+    If a call times out and the server still answers another request, the call gets Outcome.TIMEOUT; if the server
+    answers nothing, the call raises ToolError and the session is over."""
 
     def __init__(
         self,
@@ -56,7 +58,7 @@ class McpSession:
         mode: ConnectMode,
     ) -> None:
         self.why = ""
-        """It is over: why."""
+        """Why the session is over; "" while it is not."""
         self.has_answered = False
         self._was_called = False
         self._connection, self._shown, self._mode = connection, shown, mode
@@ -71,16 +73,16 @@ class McpSession:
 
     @property
     def is_over(self) -> bool:
-        """No call is made any more; it may not have ended yet."""
+        """No further calls are made; the session may not have ended yet."""
         return self._broken.is_set() or self._closing.is_set() or self._run.done()
 
     @property
     def is_lost_unused(self) -> bool:
-        """It is over before its first call: no state is lost with it."""
+        """The session is over before its first call, so no state is lost with it."""
         return self.is_over and not self._was_called
 
     async def tools(self) -> list[mcp_types.Tool]:
-        """When it is connected. Raises ToolError where it could not be."""
+        """Return the tools once the session is connected. Raises ToolError if it could not connect."""
         return await asyncio.shield(self._tools)
 
     def when_ended(self, callback: Callable[[], object]) -> None:
@@ -90,14 +92,14 @@ class McpSession:
         await asyncio.wait({self._run})
 
     async def close(self) -> None:
-        """Returns when the other side is gone."""
+        """End the session; returns when the other side is gone."""
         self._closing.set()
         if not self._tools.done():
             self._run.cancel()
         await self.ended()
 
     async def call(self, name: str, arguments: dict[str, Any]) -> ToolResult:
-        """Raises ToolError where the server failed, not the tool."""
+        """Raises ToolError if the server failed, not the tool."""
         if self.is_over:
             await asyncio.wait({self._run}, timeout=_LAST_WORDS_S)
             why = self.why or "it failed"
@@ -141,10 +143,10 @@ class McpSession:
                     task.cancel()
             if not self._tools.done():
                 self._tools.set_exception(ToolError(self.why, kind="transport"))
-                self._tools.exception()  # nobody may be waiting for it
+                self._tools.exception()  # nobody may be awaiting it
 
     async def _connected(self) -> str:
-        """Why it ended."""
+        """Run the session; return the reason why it ended."""
         connection = self._connection
         try:
             async with AsyncExitStack() as stack:
@@ -167,8 +169,8 @@ class McpSession:
         return connection.reason or "it did not answer, or closed the connection"
 
     def _compare(self, tools: list[mcp_types.Tool]) -> None:
-        """What the policy was told of the tools must stay true: those that are gone or take other arguments are not
-        called until they are back; new ones are nobody's."""
+        """The schemas shown to the policy must stay true: a tool that disappears or changes its arguments is not called
+        until it is back; new tools are ignored."""
         listed = {tool.name: tool.input_schema for tool in tools}
         changed = frozenset(name for name, schema in (self._told or {}).items() if listed.get(name) != schema)
         if changed - self._changed:
@@ -176,15 +178,14 @@ class McpSession:
         self._changed = changed
 
     async def _check(self, name: str, *, kind: str = "server") -> None:
-        """After a call that failed: raises ToolError where the server has, or is not the one it was."""
+        """After a failed call: raises ToolError if the server itself has failed or the tool has changed."""
         if not await self._answers():
             raise ToolError(f"{self._shown}: it failed during a call of {name}", kind=kind)
         if name in self._changed:
-            raise ToolError(f"{self._shown}: {name} is not the tool any more that it was", kind="changed")
+            raise ToolError(f"{self._shown}: the tool {name} has changed or is gone", kind="changed")
 
     async def _answers(self) -> bool:
-        """Whether the server still does what it did at the start; where it does not, the session is over. Those who ask
-        at the same time get one answer."""
+        """Whether the server still lists its tools; if not, the session is over. Concurrent callers share one probe."""
         if self._probe is None or self._probe.done():
             self._probe = self._in_background(self._lists())
         return await asyncio.shield(self._probe)
@@ -229,7 +230,7 @@ async def _tools_of(client: Client) -> list[mcp_types.Tool]:
 
 
 def _text_of(result: mcp_types.CallToolResult) -> str:
-    """The texts of a result, a line each; what is no text is named."""
+    """The texts of a result, one a line; a placeholder with its type replaces other content."""
     parts = []
     for part in result.content:
         match part:
@@ -249,7 +250,7 @@ def _text_of(result: mcp_types.CallToolResult) -> str:
 
 
 def _leaf(error: BaseException) -> BaseException:
-    """The first real error in a group of groups."""
+    """Return the first leaf error in nested exception groups."""
     while isinstance(error, BaseExceptionGroup):
         error = error.exceptions[0]
     return error

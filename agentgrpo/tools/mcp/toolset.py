@@ -1,4 +1,4 @@
-"""The tools of an MCP server as tools like all others: `tools.mcp.command="python my_server.py"`, or a URL."""
+"""The tools of an MCP server as ordinary tools: `tools.mcp.command="python my_server.py"`, or a URL."""
 
 from __future__ import annotations
 
@@ -31,18 +31,18 @@ if TYPE_CHECKING:
 _NO_NAME = re.compile(r"[^A-Za-z0-9_-]")
 _MAX_NAME = 64
 _MAX_SPEC = 20_000
-"""Characters of what one tool is said to be and to take, which stands in every prompt."""
+"""Maximum characters of one tool's description and parameters, which are part of every prompt."""
 
 
 class Mcp:
-    """A session with the server for every attempt at an episode: for a command a process of its own, so that nobody
-    sees what another one has left there; for a url a session as the protocol has it, which is as much as the server
-    makes of it. They are started ahead, closed when the attempt is over, and never used by two. shared: one for all,
-    for a server that keeps nothing of one call that another could see.
+    """Every attempt at an episode gets its own session with the server. With a command, each session is a separate
+    process, so attempts cannot see each other's state; with a url, it is a session of the protocol, and the isolation
+    is the server's. Sessions are started ahead, closed when the attempt is over, and never reused. shared: one session
+    for all attempts, for a server whose calls leave no state that other calls could see.
 
-    A result that says it is an error -> runtime_error; arguments that the server refuses -> invalid_args. A server that
-    hangs, crashes or talks nonsense raises ToolError. The attempt then is lost with what the server kept for it; a
-    shared server is started anew."""
+    A result marked as an error -> runtime_error; arguments that the server refuses -> invalid_args. A server that
+    hangs, crashes or sends invalid messages raises ToolError. The attempt then fails, because the server's state for it
+    is lost; a shared server is restarted."""
 
     def __init__(
         self,
@@ -61,13 +61,13 @@ class Mcp:
         max_restarts: int = 5,
         max_message_bytes: int = 4 * 2**20,
     ) -> None:
-        """Either command, the program to start (a text is split as a shell does), or url, of a server that runs. In
-        the command {session} stands for a directory that each session has to itself, and that is removed with it.
+        """Give either command, the program to start (a text is split as a shell does), or url, the address of a running
+        server. In the command, {session} stands for a directory that belongs to one session and is removed with it.
 
-        env: names of environment variables that the program gets. api_key_env: name of the one that holds the url's
-        key. allow, deny: names of tools, as the server calls them; None = all. prefix: before the names that the policy
-        calls them by. max_sessions: at once, where they are not shared; other episodes wait. max_restarts: in a row, of
-        a server that fails. Raises ConfigError, also where the server cannot be had."""
+        env: names of environment variables that the program gets. api_key_env: name of the variable that holds the
+        url's key. allow, deny: names of tools, as the server calls them; None = all. prefix: put before each name that
+        the policy sees. max_sessions: concurrent sessions that are not shared; further episodes wait. max_restarts:
+        restarts in a row of a failing server. Raises ConfigError, also if the server cannot be reached."""
         if importlib.util.find_spec("mcp") is None:
             raise ConfigError("tools of an MCP server need the package mcp; install it: pip install 'agentgrpo[mcp]'")
         if not (timeout_s > 0 and start_timeout_s > 0 and max_restarts >= 0 and max_message_bytes > 0):
@@ -84,7 +84,7 @@ class Mcp:
         connect, shown = _way(command, url, env, api_key_env, max_message_bytes, self._folders)
         patience = Patience(timeout_s=timeout_s, start_timeout_s=start_timeout_s, max_restarts=max_restarts)
         self._shared = SharedServer(connect, shown=shown, patience=patience) if shared else None
-        # Behind a URL only the handshake of 2025-11 and before makes sessions; what came after it has none.
+        # Over HTTP, only the handshake of protocol versions up to 2025-11 creates sessions; later versions have none.
         mode = "legacy" if url else "auto"
         self._pooled = (
             PooledServer(connect, shown=shown, patience=patience, mode=mode, max_sessions=max_sessions)
@@ -94,7 +94,7 @@ class Mcp:
         server = self._shared or self._pooled
         assert server is not None
         self._server: McpServer = server
-        # For those who never come to close it: their configuration was wrong elsewhere, or they crashed.
+        # Stops the server even if `close` is never called, after a configuration error elsewhere or a crash.
         weakref.finalize(self, self._server.stop)
         try:
             listed = {tool.name: tool for tool in self._server.start()}
@@ -112,12 +112,12 @@ class Mcp:
             raise
 
     async def prepare(self, workspace: Workspace) -> None:
-        """Wait until the attempt has its session, which takes nothing of the episode's time. Raises ToolError."""
+        """Wait until the attempt has its session; the wait does not count as the episode's time. Raises ToolError."""
         with uncounted():
             await self._session(workspace)
 
     async def _session(self, workspace: Workspace) -> SharedServer | Lease:
-        """Whom an attempt calls."""
+        """The session or shared server that serves the attempt."""
         server = self._pooled
         if server is None:
             assert self._shared is not None
@@ -126,11 +126,11 @@ class Mcp:
         return await workspace.resource(self, lambda: server.leased(can_wait=can_wait))
 
     async def ask(self, name: str, arguments: Mapping[str, Any], workspace: Workspace) -> ToolResult:
-        """Calls the tool that the server calls `name`. A key of the server's that it quotes is told to nobody. Raises
+        """Call the tool that the server calls `name`. Secrets of the server are masked in the result. Raises
         ToolError."""
         try:
             json.dumps(arguments, ensure_ascii=False).encode("utf-8")
-        except UnicodeEncodeError:  # no connection takes it, and the server would never hear of the call
+        except UnicodeEncodeError:  # it cannot be sent, so the server would never see the call
             return ToolResult.refused("a text is not valid Unicode: it has half a surrogate pair")
         result = await (await self._session(workspace)).call(name, dict(arguments))
         return replace(result, text=masked(result.text, *self._handed))
@@ -141,7 +141,7 @@ class Mcp:
 
 
 class McpTool:
-    """One of a server's tools, which calls it `name`."""
+    """One tool of a server; the server calls it `name`."""
 
     def __init__(self, server: Mcp, name: str, spec: ToolSpec) -> None:
         self.spec = spec
@@ -166,7 +166,7 @@ def _way(
     max_message_bytes: int,
     folders: Workspaces,
 ) -> tuple[Callable[[], Connection], str]:
-    """How to connect to the server, and what it is called in messages: no arguments, which may hold keys."""
+    """Return how to connect to the server, and its name in messages: without arguments, which may hold keys."""
     from agentgrpo.tools.mcp.connections import Endpoint, ServerProgram
 
     words = shlex.split(command) if isinstance(command, str) else list(command or ())
@@ -193,7 +193,7 @@ def _way(
 
 
 def _found(name: str) -> str:
-    """A program that PATH does not lead to may lie beside this interpreter, where pip has put it."""
+    """Return the path of a program: if PATH lacks it, look beside this interpreter, where pip installs programs."""
     beside = Path(sys.executable).parent / name
     return str(beside) if shutil.which(name) is None and shutil.which(beside) is not None else name
 

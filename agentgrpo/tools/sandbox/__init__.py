@@ -1,1 +1,1 @@
-"""Running programs that a model has written."""
+"""Run programs written by a model."""

@@ -1,4 +1,4 @@
-"""What it means to run a program that nobody has read: what it may use, and how it ended."""
+"""The sandbox interface: limits of a program, the program itself and how it ended."""
 
 from __future__ import annotations
 
@@ -14,36 +14,37 @@ MIB = 2**20
 
 
 class End(StrEnum):
-    """Why a program is no longer running."""
+    """The reason why a program is no longer running."""
 
     EXITED = "exited"
-    """By itself, or killed by the kernel; see exit_code."""
+    """It ended by itself or was killed by the kernel; see exit_code."""
     TIMEOUT = "timeout"
-    """Of wall time or of CPU time."""
+    """It exceeded the limit of wall time or CPU time."""
     FLOODED = "flooded"
     """It printed more than max_output_bytes."""
     OVERFULL = "overfull"
-    """It ended, and its files and their names were more than anybody is told of: four times disk_mb."""
+    """It ended, but the report of its files and their names exceeded four times disk_mb."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SandboxLimits:
-    """What one program may use. Memory is bounded for each process; for all of them together, with their files, by a
-    control group of memory_mb + disk_mb, where this machine lets one be made (bounds.py says what holds here)."""
+    """The limits of one program. Memory is bounded for each process. The processes together, with their files, are
+    bounded by a control group of memory_mb + disk_mb if this machine allows one (bounds.py lists the bounds that hold
+    here)."""
 
     timeout_s: float = 5.0
-    """Wall time from its first instruction on; CPU time is the same, rounded up to seconds."""
+    """Wall time from the program's first instruction on; the limit of CPU time is the same, rounded up to seconds."""
     memory_mb: int = 256
     """Address space of each process."""
     disk_mb: int = 16
-    """Of the working directory and /tmp together; also the largest file."""
+    """Bytes in the working directory and /tmp together; also the size limit of one file."""
     max_files: int = 4096
-    """Files, folders and links there."""
+    """Files, folders and links in these directories."""
     processes: int = 16
     """Processes and threads."""
     open_files: int = 64
     max_output_bytes: int = 64 * 1024
-    """Of what it prints, and again of its error messages."""
+    """Bytes of printed output, and separately of error output."""
 
     def __post_init__(self) -> None:
         least = {"timeout_s": 0.01, "memory_mb": 64, "disk_mb": 1, "processes": 2, "open_files": 16}
@@ -65,33 +66,35 @@ class SandboxLimits:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SandboxProgram:
-    """What to run. Equal programs give equal output, but for the clock, the system's entropy and addresses."""
+    """A program to run. Equal programs give equal output, except for the clock, the system's entropy and memory
+    addresses.
+    """
 
     code: str
     files: Mapping[str, bytes] = field(default_factory=dict)
-    """Copies of these lie in its working directory."""
+    """Copied into the working directory."""
     is_reported: bool = False
-    """Whether its files are wanted back."""
+    """Whether the program's files are returned."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Finished:
     end: End
     exit_code: int
-    """128 + n where signal n killed it."""
+    """128 + n if signal n killed the program."""
     output: bytes
     errors: bytes
     files: Mapping[str, bytes] | None = None
-    """What lies in its working directory now, links left out; None where that was not asked for or is not known. As
-    little to be trusted as the output, names included."""
+    """The files in the working directory at the end, without links; None if they were not requested or are unknown.
+    Untrusted like the output, names included."""
 
 
 class Sandbox(Protocol):
     async def run(self, program: SandboxProgram) -> Finished:
-        """Ends within the limits and leaves nothing behind, also when cancelled. Raises ToolError for a failure that is
-        not the program's."""
+        """Run the program within the limits and leave nothing behind, even when cancelled. Raises ToolError for a
+        failure that is not the program's."""
         ...
 
     async def close(self) -> None:
-        """Once, at the end of the run, on any event loop."""
+        """Called once, at the end of the run, on any event loop."""
         ...

@@ -1,4 +1,6 @@
-"""What bounds a program on this machine, and what does not: for the doctor, and for who runs it."""
+"""The bounds on a program on this machine, and the resources without a bound; shown by the doctor and to the user of a
+run.
+"""
 
 from __future__ import annotations
 
@@ -16,13 +18,15 @@ _BUFFER = Path("/proc/sys/net/core/wmem_default")
 class Bound:
     what: str
     by: str
-    """cgroup, rlimit, tmpfs, seccomp, driver, kernel; NOTHING."""
+    """cgroup, rlimit, tmpfs, seccomp, driver, kernel; or NOTHING."""
     most: str
-    """How much, in words. Of what nothing bounds: what it can come to by all else."""
+    """The limit, in words. With NOTHING: the most that the other bounds leave possible."""
 
 
 def settings_of(limits: SandboxLimits) -> dict[str, str]:
-    """Of its control group: all that its processes hold, files and buffers too, and bubblewrap's own processes."""
+    """Settings of the control group: it counts everything that the processes hold, files and buffers too, and
+    bubblewrap's own processes.
+    """
     total = (limits.memory_mb + limits.disk_mb) * MIB
     return {"memory.max": str(total), "pids.max": str(limits.processes + 4)}
 
@@ -51,7 +55,7 @@ def bounds_of(limits: SandboxLimits, *, has_group: bool, is_counted: bool) -> It
 
 
 def bounds_of_command(limits: SandboxLimits, *, has_group: bool, is_counted: bool) -> Iterator[Bound]:
-    """What bounds the command of an agent, whose memory counts by what it has written to."""
+    """The bounds on an agent's command; the memory of its processes is counted by data written, not by addresses."""
     memory, disk = limits.memory_mb, limits.disk_mb
     total = f"{limits.processes} processes of {memory} MiB"
     yield Bound(what="memory of a process", by="rlimit", most=f"{memory} MiB of data")
@@ -81,9 +85,9 @@ def _sum(limits: SandboxLimits) -> str:
 
 
 def _buffers_mb(limits: SandboxLimits) -> int:
-    """What the pairs of sockets of a process hold at most, all of its descriptors being such."""
+    """The most that the socket pairs of a process hold if all its descriptors are such sockets."""
     try:
         each = int(_BUFFER.read_text(encoding="ascii"))
     except (OSError, ValueError):
-        each = 212_992  # what Linux has
+        each = 212_992  # the default of Linux
     return -(-limits.open_files * each // MIB)

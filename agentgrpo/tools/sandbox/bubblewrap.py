@@ -1,12 +1,13 @@
-"""Programs in an isolation of their own, made for one program and gone with it.
+"""Run each program in its own bubblewrap isolation, created for it and removed with it.
 
     driver --isolation.py--> python: inside.py --rlimits--> the program
 
-Between the last two the driver admits it: into a control group, first to go where memory runs out, its files counted.
+Between the last two steps the driver admits the process: it enters a control group, becomes the first victim when
+memory runs out, and its files are counted.
 
-What a program gets: Python's own library and the system's, read-only; a working directory in memory with copies of the
-files it is given; nothing that was there before and nothing that is there after. Files are copied in and out instead of
-bound, so that no path of the host, no link and no owner's right is ever at stake.
+A program gets Python's own library and the system's, read-only, and a working directory in memory with copies of its
+files; no earlier state is visible and none is left behind. Files are copied in and out instead of bound, so no host
+path, link or file permission is ever exposed.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ from agentgrpo.tools.sandbox.process import INSIDE, START_S, Process, order
 from agentgrpo.tools.sandbox.seccomp import filter_for
 from agentgrpo.tools.sandbox.self_test import fault_in, self_test
 
-# --- Which Python runs the programs, and the least of this machine that it needs to start.
+# --- Choose the Python that runs the programs, and the smallest part of this machine that it needs to start.
 
 _LIBRARIES = ("/usr/lib", "/usr/lib64")
 _DESCRIBE = """
@@ -46,19 +47,19 @@ with open("/proc/self/maps") as maps:
 print(json.dumps({"version": sys.version_info[:2], "executable": os.path.realpath(sys.executable),
     "folders": [p for p in sys.path if os.path.isdir(p)], "libraries": sorted(p for p in mapped if p[0] == "/")}))
 """
-"""Imports what links against libraries of the system, and tells which they are."""
+"""Imports the modules that link against system libraries, and prints the paths of these libraries."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Interpreter:
     executable: str
     shown: tuple[str, ...]
-    """Absolute paths, bound read-only at the same place: never a home or a checkout, unless Python itself lives there,
-    and then only its own library."""
+    """Absolute paths, bound read-only at the same place: never a home or a checkout, unless Python itself lives there;
+    then only its own library is bound."""
     hidden: tuple[str, ...]
-    """Folders within `shown` that are covered: what others have installed."""
+    """Folders within `shown` that appear empty: packages that others have installed."""
     links: tuple[tuple[str, str], ...]
-    """(target, path) of links that lead to what is shown."""
+    """(target, path) of links that lead to shown paths."""
 
     @property
     def view(self) -> View:
@@ -66,8 +67,8 @@ class Interpreter:
 
 
 def find_interpreter(path: str | None, uid: int | None) -> Interpreter:
-    """The Python at `path`, or else this very one, or else the system's: the first that the user `uid` (None = this
-    one) can start. Raises ConfigError."""
+    """Return the first Python that the user `uid` (None = this user) can start: the one at `path` if given, else this
+    interpreter, else the system's. Raises ConfigError."""
     candidates = [path] if path else [os.path.realpath(sys.executable), "/usr/bin/python3", "/usr/local/bin/python3"]
     problems = []
     for candidate in dict.fromkeys(os.path.realpath(c) for c in candidates):
@@ -85,7 +86,7 @@ def find_interpreter(path: str | None, uid: int | None) -> Interpreter:
 
 
 def _tried(path: str, uid: int | None) -> Interpreter | str:
-    """The interpreter, or what is wrong with it."""
+    """Return the interpreter, or a text saying why it cannot be used."""
     if not Path(path).is_file():
         return f"{path} is not there"
     if uid is not None and not _is_open_to_all(Path(path)):
@@ -118,7 +119,7 @@ def _describe(path: str) -> Interpreter | str:
 
 
 def _names_of(library: Path) -> list[tuple[str, str]]:
-    """The links beside a library that lead to it: programs ask for it by one of them."""
+    """Return the links beside a library that lead to it: programs load the library by one of these names."""
     beside = (p for p in library.parent.iterdir() if p.is_symlink() and p.name.startswith(library.name.split(".so")[0]))
     return [(str(library), str(p)) for p in sorted(beside) if p.resolve() == library]
 
@@ -138,10 +139,12 @@ _INSTEAD = "or, if every program may do what you may do, say tools.python.sandbo
 
 
 class BubblewrapSandbox:
-    """Implements base.Sandbox. Runs a program at once that tests it. Raises ConfigError where it cannot hold."""
+    """Implements base.Sandbox. The constructor runs a self-test in the sandbox. Raises ConfigError if the isolation
+    does not hold.
+    """
 
     def __init__(self, limits: SandboxLimits, *, python: str | None = None, is_grouped: bool = True) -> None:
-        """`python` as in find_interpreter. is_grouped: with a control group for each program, where one can be had."""
+        """python: see find_interpreter. is_grouped: use a control group for each program, if one can be created."""
         interpreter = find_interpreter(python, NOBODY if os.geteuid() == 0 else None)
         self._limits = limits
         self._filter = filter_for(os.uname().machine)
@@ -190,11 +193,13 @@ class BubblewrapSandbox:
             self._isolation.remove_group(group)
 
     async def close(self) -> None:
-        """Nothing outlives a program."""
+        """No program outlives its `run`, so only the control groups are left to remove."""
         self._isolation.close()
 
     def _tested(self, view: View) -> str | None:
-        """What does not hold. It takes the time it takes: a slow machine is none that fails."""
+        """Run the self-test and return the broken promises, or None. Its deadline is long, so that a slow machine does
+        not fail it.
+        """
         limits = replace(self._limits, timeout_s=max(START_S, self._limits.timeout_s))
         program = self_test(view, limits, is_counted=self._isolation.is_counted)
         try:
@@ -205,7 +210,7 @@ class BubblewrapSandbox:
 
 
 def in_a_loop_of_its_own(work: Coroutine[Any, Any, T]) -> T:
-    """`work` done, wherever this is called, also on a running event loop (which waits)."""
+    """Run `work` to its end in a new event loop on a thread, even if the caller is on a running loop (which blocks)."""
     done: list[T] = []
     failed: list[BaseException] = []
 

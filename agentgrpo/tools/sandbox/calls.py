@@ -1,9 +1,9 @@
-"""The system calls that a Python program of the policy may make, and those that the command of an agent may make beside
-them: an agent has sockets, other interpreters and programs of its own.
+"""The system calls that a policy's Python program may make, and those that an agent's command may make in addition: an
+agent uses sockets, other interpreters and its own programs.
 
-What is missing is missing on purpose. Shared memory, message queues and semaphores (shm*, msg*, sem*, mq_*,
-memfd_create) and the sockets that others can connect to hold memory that no limit of a process counts; inotify, aio,
-POSIX timers and locked memory hold the kernel's; the rest no program without privileges needs.
+Every omission is deliberate. Shared memory, message queues and semaphores (shm*, msg*, sem*, mq_*, memfd_create) and
+connectable sockets hold memory that no process limit counts. Calls of inotify, aio, POSIX timers and locked memory hold
+kernel memory. An unprivileged program does not need the others.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ ALLOWED: dict[str, tuple[int | None, int | None]] = {
     "prlimit64": (302, 261),
     "getrusage": (98, 165),
     "times": (100, 153),
-    # who and where
+    # identity and place
     "getpid": (39, 172),
     "gettid": (186, 178),
     "getppid": (110, 173),
@@ -191,7 +191,7 @@ ALLOWED: dict[str, tuple[int | None, int | None]] = {
     "listxattr": (194, 11),
     "llistxattr": (195, 12),
     "flistxattr": (196, 13),
-    # pairs of sockets, as event loops have them; nothing can be bound, connected or passed on
+    # socket pairs, which event loops need; nothing can be bound, connected or passed on
     "socketpair": (53, 199),
     "sendto": (44, 206),
     "recvfrom": (45, 207),
@@ -200,11 +200,11 @@ ALLOWED: dict[str, tuple[int | None, int | None]] = {
     "getpeername": (52, 205),
     "getsockopt": (55, 209),
 }
-"""name -> its number on x86_64 and on aarch64; None where it does not exist."""
+"""name -> its number on x86_64 and on aarch64; None if that machine lacks the call."""
 
 OF_COMMANDS: dict[str, tuple[int | None, int | None]] = {
     **ALLOWED,
-    # sockets of the network, and of pairs
+    # network sockets and socket pairs
     "socket": (41, 198),
     "bind": (49, 200),
     "connect": (42, 203),
@@ -216,7 +216,7 @@ OF_COMMANDS: dict[str, tuple[int | None, int | None]] = {
     "recvmsg": (47, 212),
     "sendmmsg": (307, 269),
     "recvmmsg": (299, 243),
-    # what is waited for
+    # events to wait for
     "inotify_init": (253, None),
     "inotify_init1": (294, 26),
     "inotify_add_watch": (254, 27),
@@ -228,7 +228,7 @@ OF_COMMANDS: dict[str, tuple[int | None, int | None]] = {
     "timer_gettime": (224, 108),
     "timer_getoverrun": (225, 109),
     "timer_delete": (226, 111),
-    # memory that processes share
+    # memory shared by processes
     "memfd_create": (319, 279),
     "mlock": (149, 228),
     "munlock": (150, 229),
@@ -260,7 +260,7 @@ OF_COMMANDS: dict[str, tuple[int | None, int | None]] = {
     "rt_tgsigqueueinfo": (297, 240),
     "ioprio_get": (252, 31),
     "ioprio_set": (251, 30),
-    # who, and less rights
+    # identity, and dropping rights
     "setuid": (105, 146),
     "setgid": (106, 144),
     "setreuid": (113, 145),
@@ -292,5 +292,5 @@ OF_COMMANDS: dict[str, tuple[int | None, int | None]] = {
     "lremovexattr": (198, 15),
     "fremovexattr": (199, 16),
 }
-"""ptrace, process_vm_readv and pidfd_getfd are not among them: by these a child reads what its parent knows. Nor are
-mounts, namespaces, keyrings, io_uring, bpf and perf."""
+"""ptrace, process_vm_readv and pidfd_getfd are left out: with them a child could read its parent's secrets. Mounts,
+namespaces, keyrings, io_uring, bpf and perf are left out too."""

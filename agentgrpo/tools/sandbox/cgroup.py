@@ -1,8 +1,8 @@
-"""A control group for each program: one ceiling over all its processes, files and buffers, where one can be had.
+"""A control group for each program, if one can be created: one limit on all its processes, files and buffers.
 
-It takes cgroup v2 and a group above this process that may be divided: as root in most sessions, as another user where
-the session was delegated (`systemd-run --user --scope -p Delegate=yes agentgrpo train ...`). Groups are made beside
-this process, never outside of a group whose memory is bounded: what that bound counts goes on being counted.
+This needs cgroup v2 and a divisible group at or above this process: root has one in most sessions, another user in a
+delegated session (`systemd-run --user --scope -p Delegate=yes agentgrpo train ...`). New groups are never created
+outside a group with a memory bound, so that bound keeps counting their memory.
 
 Reference: Documentation/admin-guide/cgroup-v2.rst of Linux.
 """
@@ -25,25 +25,25 @@ _NEEDED = ("memory", "pids")
 _PREFIX = "agentgrpo-"
 _NUMBERS = itertools.count()
 _PATIENCE_S = 1.0
-"""So long the last processes of a group may take to go, at the end of the run."""
+"""Seconds that the last processes of a group may take to end at the end of the run."""
 
 
 class NoGroups(Exception):
-    """There can be none; the text says why."""
+    """No control group can be created; the text says why."""
 
 
 class Groups:
-    """Groups of these settings (file -> content), one for each program."""
+    """Control groups with these settings (file -> content), one for each program."""
 
     def __init__(self, settings: Mapping[str, str], *, root: Path = ROOT, own: Path = OWN) -> None:
-        """Tries one, and removes those of killed drivers. Raises NoGroups."""
+        """Tests one group, and removes the groups of killed drivers. Raises NoGroups."""
         self._settings = dict(settings)
         self._left: list[Path] = []
         self.parent = _find(root, own, self._try)
         _sweep(self.parent)
 
     def make(self) -> Path:
-        """An empty group. Raises ToolError."""
+        """Create an empty group. Raises ToolError."""
         try:
             return self._make(self.parent)
         except OSError as e:
@@ -51,11 +51,11 @@ class Groups:
 
     @staticmethod
     def enter(group: Path, pid: int) -> None:
-        """Raises OSError."""
+        """Move the process into the group. Raises OSError."""
         (group / "cgroup.procs").write_text(str(pid), encoding="ascii")
 
     def remove(self, group: Path) -> None:
-        """A group whose last processes are still going is removed later."""
+        """Remove the group; if its last processes are still ending, it is removed later."""
         self._left = [each for each in (*self._left, group) if not _removed(each)]
 
     def close(self) -> None:
@@ -70,7 +70,7 @@ class Groups:
         try:
             for name, content in self._settings.items():
                 (group / name).write_text(content, encoding="ascii")
-            with suppress(OSError):  # a machine that counts no swap
+            with suppress(OSError):  # the kernel does not count swap
                 (group / "memory.swap.max").write_text("0", encoding="ascii")
         except OSError:
             _removed(group)
@@ -95,7 +95,7 @@ class Groups:
 
 
 def _find(root: Path, own: Path, works: Callable[[Path], bool]) -> Path:
-    """The nearest group at or above this process that can be divided."""
+    """Return the nearest group at or above this process that can be divided."""
     if not (root / "cgroup.controllers").is_file():
         raise NoGroups(f"there is no cgroup v2 at {root}")
     lines = own.read_text(encoding="utf-8").splitlines()
@@ -123,7 +123,7 @@ def _can_divide(folder: Path) -> bool:
             enabled.write_text(" ".join(f"+{name}" for name in _NEEDED), encoding="ascii")
             return True
         return False
-    except OSError:  # it is not ours, or holds processes itself
+    except OSError:  # it belongs to another user, or holds processes itself
         return False
 
 
@@ -135,7 +135,7 @@ def _is_bounded(folder: Path) -> bool:
 
 
 def _sweep(parent: Path) -> None:
-    """Groups of drivers that are no more. One that holds processes cannot be removed."""
+    """Remove the groups of dead drivers. The kernel refuses to remove a group that still holds processes."""
     for group in parent.glob(f"{_PREFIX}*-*"):
         pid = group.name.removeprefix(_PREFIX).partition("-")[0]
         if pid.isdigit() and not Path("/proc", pid).exists():

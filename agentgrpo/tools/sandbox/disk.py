@@ -1,7 +1,8 @@
-"""A disk of counted files: each costs a kilobyte of the kernel's, and bubblewrap's file systems bound bytes alone.
+"""A file system with a limit on the number of files: each file costs a kilobyte of kernel memory, and bubblewrap's own
+file systems limit bytes only.
 
-Root picks the file system of a program that has not begun and bounds it (fspick of Linux 5.2). Who is not root mounts
-one before bubblewrap starts, in a user namespace of his own; these are two programs more to start at every call.
+Root opens the file system of a program that has not begun and sets the limit there (fspick of Linux 5.2). Another user
+mounts a limited file system in a user namespace before bubblewrap starts; this starts two more programs at every call.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from enum import StrEnum
 from agentgrpo.tools.sandbox.base import MIB, SandboxLimits
 
 PLACE = "/sys"
-"""Where a disk is mounted: a folder that every machine has and no Python lives in."""
+"""Mount point of the disk: a folder that every machine has and no Python lives in."""
 _MOUNT = f'"$1" -n -t tmpfs -o "$2" tmpfs {PLACE} || exit 1; shift 2; exec "$@"'
 _FSPICK, _FSCONFIG = 433, 431
 _HERE, _CLOEXEC = -100, 1
@@ -29,21 +30,21 @@ class Counting(StrEnum):
 
 
 def ways() -> list[Counting]:
-    """To be tried, the fastest first."""
+    """The methods to try, fastest first."""
     has_programs = shutil.which("unshare") is not None and shutil.which("mount") is not None
     picked = [Counting.PICKED] if os.geteuid() == 0 else []
     return [*picked, *([Counting.MOUNTED] if has_programs else []), Counting.NONE]
 
 
 def mounting(limits: SandboxLimits) -> list[str]:
-    """The start of a command line, for an ordinary user: what follows finds the disk at PLACE."""
+    """The start of a command line for an ordinary user; the program after it finds the disk at PLACE."""
     options = f"size={limits.disk_mb * MIB},nr_inodes={limits.max_files},mode=1777,nosuid,nodev"
     namespace = [shutil.which("unshare") or "unshare", "--user", "--map-root-user", "--mount", "--"]
     return [*namespace, "/bin/sh", "-c", _MOUNT, "sh", shutil.which("mount") or "mount", options]
 
 
 def count_files(path: str, most: int) -> None:
-    """Bound the file system that is mounted at `path`. Raises OSError."""
+    """Limit the number of files of the file system mounted at `path`. Raises OSError."""
     picked = _call(_FSPICK, _HERE, os.fsencode(path), _CLOEXEC)
     try:
         _call(_FSCONFIG, picked, _SET_STRING, b"nr_inodes", str(most).encode("ascii"), 0)

@@ -1,5 +1,6 @@
-# The first thing that runs inside, and the last before the program: started with `-c`, never imported. Its arguments:
-# a socket to the driver and a file that says what to do. It imports next to nothing, as it runs at every call.
+# Runs first inside the sandbox, and then starts the program: executed with `-c`, never imported. Its arguments are the
+# descriptors of a socket to the driver and of a file with the order. It imports next to nothing, because it runs at
+# every call.
 import marshal
 import posix
 import resource
@@ -33,34 +34,34 @@ def send(fd: int, content: bytes) -> None:
 
 
 def tell(control: int, path: str) -> None:
-    # In parts: this process is bounded as the program is, and a file may be larger than its memory.
+    # In parts: this process has the program's limits, and a file may be larger than its memory.
     fd, encoded = posix.open(path, posix.O_RDONLY), path.encode("utf-8", "replace")
     left = posix.fstat(fd).st_size
     send(control, b"%d %d\n" % (len(encoded), left) + encoded)
     while left:
-        part = posix.read(fd, min(left, 1 << 20)) or bytes(min(left, 1 << 20))  # somebody else has cut it
+        part = posix.read(fd, min(left, 1 << 20)) or bytes(min(left, 1 << 20))  # another process has cut the file
         send(control, part)
         left -= len(part)
     posix.close(fd)
 
 
 def show_to_others(flag: int) -> None:
-    # PR_SET_DUMPABLE. Without it nobody of the same user opens /proc/PID/mem, maps and fd.
+    # PR_SET_DUMPABLE. Without the flag, other processes of the same user cannot open /proc/PID/mem, maps and fd.
     try:
         import _ctypes
     except ImportError:
-        return  # the sandbox's own test finds out whether it matters
+        return  # the sandbox's self-test finds out whether it matters
     _ctypes.call_function(_ctypes.dlsym(_ctypes.dlopen(None, 2), "prctl"), (4, flag, 0, 0, 0))  # type: ignore[arg-type]
 
 
 def report(control: int, child: int) -> None:
-    # The program has ended: stop what it left running, then tell the driver every file there is.
+    # The program has ended: stop the processes that it left running, then send every file to the driver.
     status = posix.waitpid(child, 0)[1]
-    if posix.getpid() == 1:  # nobody is here but what the program started
+    if posix.getpid() == 1:  # all other processes here were started by the program
         try:
             posix.kill(-1, 9)
         except ProcessLookupError:
-            status += 0  # and it started nothing
+            status += 0  # it started none
     rows = [""]
     while rows:
         folder = rows.pop()
@@ -76,7 +77,7 @@ def report(control: int, child: int) -> None:
 
 
 class Seeded:
-    # Finds the module random where everybody else does, and seeds it: a program prints the same at every run.
+    # Seeds the module random when it is imported, so that a program prints the same at every run.
     def __init__(self, finder: object) -> None:
         self.finder = finder
 
@@ -101,7 +102,7 @@ def start() -> str:
     for name, content in order["files"].items():
         put(name, content)
     posix.write(control, b"R")
-    # The driver counts the time from here on, and says so. If it is gone, so is the reason to go on.
+    # The driver answers "G" and starts the clock. If the driver is gone, there is no reason to go on.
     if posix.read(control, 1) != b"G":
         posix._exit(0)
     limits, is_reported = order["limits"], order["is_reported"]
@@ -111,7 +112,7 @@ def start() -> str:
     if is_reported:
         show_to_others(0)
     child = posix.fork() if is_reported else 0
-    # Only now: kernels before 5.14 count the user's processes everywhere, and that fork would fail for them.
+    # Only now: kernels before 5.14 count the user's processes everywhere, so the fork above would fail.
     resource.setrlimit(resource.RLIMIT_NPROC, (processes, processes))
     if child:
         report(control, child)
@@ -126,7 +127,7 @@ def start() -> str:
 
 if __name__ == "__main__":
     FOLDERS: set[str] = set()
-    sys.path.remove("")  # the program's own files are for the program to import
+    sys.path.remove("")  # only the program may import its own files
     PROGRAM = start()
     sys.path.insert(0, "")
     for NAME in [name for name in globals() if not name.startswith("__") and name != "PROGRAM"]:

@@ -1,11 +1,10 @@
-"""Where a program runs that nobody has read: a user, file system, network, process table and host of its own.
+"""Isolation of an untrusted program: its own user, file system, network, process table and host name.
 
     (root: bwrap --opens the way to shown paths--> setpriv: no longer root) --> bwrap: namespaces, seccomp --> program
 
-There is one isolation for the python tool, for hidden tests and for the commands of environment=program. They differ in
-the paths that they see, in the system calls that they may make, and in whether the memory of a process counts by
-address. Files are shown read-only. It is a sandbox of namespaces on a shared kernel: an error of the kernel itself is
-out of its scope.
+The python tool, hidden tests and the commands of environment=program share this isolation. They differ in the visible
+paths, the allowed system calls, and whether the memory of a process is counted by addresses. Files are shown read-only.
+The sandbox consists of namespaces on a shared kernel, so a vulnerability of the kernel itself is out of its scope.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ from agentgrpo.tools.sandbox.cgroup import Groups, NoGroups
 from agentgrpo.tools.sandbox.disk import PLACE, Counting, count_files, mounting, ways
 
 NOBODY = 65534
-"""The user of programs whose driver is root; the user that every program sees itself as."""
+"""The user of programs whose driver is root, and the user that every program sees itself as."""
 NEEDS = (
     "It needs bubblewrap 0.8 or newer, and user namespaces open to this user (user.max_user_namespaces, "
     "kernel.unprivileged_userns_clone, kernel.apparmor_restrict_unprivileged_userns; in a container its seccomp "
@@ -48,23 +47,23 @@ class View:
 
     @property
     def top(self) -> set[str]:
-        """The names in the root folder, but for those that every sandbox has."""
+        """The names in the root folder, except those that every sandbox has."""
         return {path.split("/")[1] for path in (*self.shown, *(path for _, path in self.links))}
 
     @property
     def folders_in_tmp(self) -> list[str]:
-        """Those that hold shown paths: nobody puts a file beside these, though /tmp is writable."""
+        """Folders in /tmp that hold shown paths; they are read-only, although /tmp is writable."""
         inner = {p.parts[2] for p in map(Path, self.shown) if p.parts[1] == "tmp" and len(p.parts) > 3}
         return sorted(f"/tmp/{name}" for name in inner)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Home:
-    """The folder that a program runs in."""
+    """The working directory of a program."""
 
     path: str
     is_bound: bool = False
-    """It is a folder of this machine, which the program fills; else it is made in memory and gone with the program."""
+    """True: a folder of this machine, which the program fills. False: created in memory and gone with the program."""
 
     @property
     def arguments(self) -> list[str]:
@@ -73,7 +72,7 @@ class Home:
 
 
 class Isolation:
-    """The start of a command line, and the control group of the process that comes of it."""
+    """Builds the start of a command line, and the control group of the process that it starts."""
 
     def __init__(
         self,
@@ -85,9 +84,9 @@ class Isolation:
         is_grouped: bool = True,
         missing: str,
     ) -> None:
-        """flags: further words for bubblewrap. shares_memory: /run and /dev/shm are there, in memory. is_grouped: a
-        control group for each program, where one can be had. missing: the error where a program of the system is not
-        installed, with {name} and {package}. Raises ConfigError with it."""
+        """flags: further arguments for bubblewrap. shares_memory: provide /run and /dev/shm, in memory. is_grouped: use
+        a control group for each program, if one can be created. missing: text of the error if a system program is not
+        installed, with {name} and {package}. Raises ConfigError with this text."""
         self._bwrap = _program("bwrap", "bubblewrap", missing)
         self.is_root = os.geteuid() == 0
         setpriv = [_program("setpriv", "util-linux", missing)] if self.is_root else []
@@ -98,7 +97,7 @@ class Isolation:
         self._counting = Counting.NONE
 
     def settle(self, test: Callable[[], str | None]) -> str | None:
-        """Choose the way of counting files with which `test` finds no fault. Returns the last fault, if all fail."""
+        """Choose the first way of counting files for which `test` finds no fault. Return the last fault if all fail."""
         fault: str | None = None
         for self._counting in ways():
             fault = test()
@@ -116,8 +115,8 @@ class Isolation:
         return self._groups is not None
 
     def argv(self, home: Home, seccomp: int) -> list[str]:
-        """What the command line of a program begins with. seccomp: a descriptor that it inherits, to read the system
-        call filter from."""
+        """The start of a program's command line. seccomp: an inherited descriptor from which bubblewrap reads the
+        system call filter."""
         is_mounted = self._counting is Counting.MOUNTED
         in_memory = ("--size", str(self._limits.disk_mb * MIB), "--tmpfs")
         shared = (*in_memory, "/dev/shm", "--dir", "/run") if self._shares_memory else ()
@@ -141,12 +140,12 @@ class Isolation:
         ]
 
     def new_group(self) -> Path | None:
-        """Raises ToolError."""
+        """Create a control group, if this machine has them. Raises ToolError."""
         return self._groups.make() if self._groups else None
 
     def admit(self, group: Path | None, pid: int) -> None:
-        """Bound a process that has not begun its work, and all that it will start. Raises OSError, also for a process
-        that is root."""
+        """Bound a process before its work begins, and all its future children. Raises OSError, also if the process runs
+        as root."""
         if _user_of(pid) == 0:
             raise PermissionError(errno.EPERM, "it is root")
         if self._groups and group:
@@ -163,8 +162,8 @@ class Isolation:
             self._groups.close()
 
     def _way_to(self, home: Home) -> list[str]:
-        """Root opens the way to paths in folders that the programs' user may not pass through, such as /root: these
-        folders appear empty but for the paths."""
+        """Arguments by which root makes paths reachable that lie in folders closed to the programs' user, such as
+        /root; these folders appear empty except for the paths."""
         writable = [home.path] if home.is_bound else []
         wanted = [*self._view.shown, *self._view.replaced.values(), *writable]
         paths = dict.fromkeys(name for path in wanted for name in (path, os.path.realpath(path)))
@@ -179,13 +178,13 @@ class Isolation:
 
 
 def _user_of(pid: int) -> int:
-    """The user that a process is to this machine, whoever it sees itself as."""
+    """The user of a process in this machine's terms, whatever user it sees itself as."""
     lines = Path(f"/proc/{pid}/status").read_text(encoding="utf-8").splitlines()
     return int(next(line.split()[1] for line in lines if line.startswith("Uid:")))
 
 
 def _gate(path: Path) -> str | None:
-    """The outermost folder above `path` that others may not pass through."""
+    """The outermost folder above `path` that other users may not enter."""
     return next((str(p) for p in reversed(path.parents) if not p.stat().st_mode & stat.S_IXOTH), None)
 
 
@@ -194,7 +193,7 @@ def _cover(path: str) -> Iterator[str]:
 
 
 def _groups(limits: SandboxLimits) -> tuple[Groups | None, str]:
-    """Control groups, or why there are none."""
+    """Return the control groups, or None and the reason why there are none."""
     try:
         return Groups(settings_of(limits)), ""
     except NoGroups as e:

@@ -1,6 +1,6 @@
-"""One process from its start to its end: fed, watched, stopped in time, and always waited for.
+"""One process from start to end: fed, watched, stopped in time and always waited for.
 
-Everything happens on the running event loop: no thread is started, and nothing waits in it.
+Everything runs on the current event loop: no thread is started, and nothing blocks.
 """
 
 from __future__ import annotations
@@ -20,18 +20,18 @@ from typing import Any
 from agentgrpo.core.errors import ToolError
 from agentgrpo.tools.sandbox.base import MIB, End, Finished, SandboxLimits, SandboxProgram
 
-# --- What comes out of a process, read as it comes and never more than allowed.
+# --- Read a process's output as it arrives, up to a limit.
 
 _CHUNK = 64 * 1024
 
 
 class Stream:
-    """Reads a non-blocking descriptor while the event loop runs; `on_change` after every read."""
+    """Reads a non-blocking descriptor on the event loop; calls `on_change` after every read."""
 
     def __init__(self, fd: int, max_bytes: int, on_change: Callable[[], None]) -> None:
         self.content = bytearray()
         self.is_over = False
-        """More than max_bytes came; the rest stays unread."""
+        """More than max_bytes arrived; the rest stays unread."""
         self._fd, self._max_bytes, self._on_change = fd, max_bytes, on_change
         self._loop: asyncio.AbstractEventLoop | None = asyncio.get_running_loop()
         self._loop.add_reader(fd, self._read)
@@ -42,7 +42,9 @@ class Stream:
         self._on_change()
 
     def _take(self) -> bool | None:
-        """One chunk. None = there may be more later, else nothing more is read; True at the end."""
+        """Read one chunk. None = more may follow; True = end of the stream; False = too much output, nothing more is
+        read.
+        """
         try:
             chunk = os.read(self._fd, min(_CHUNK, self._max_bytes + 1 - len(self.content)))
         except BlockingIOError:
@@ -57,7 +59,7 @@ class Stream:
         return None if chunk else True
 
     def drain(self) -> None:
-        """Read what is there already; the process has ended."""
+        """Read the bytes that are still there after the process has ended."""
         if self._loop is not None:
             self.close()
             before = -1
@@ -74,26 +76,26 @@ class Stream:
 
 INSIDE = Path(__file__).with_name("inside.py").read_text(encoding="utf-8")
 START_S = 30.0
-"""Within these even a busy machine has started an interpreter."""
+"""Seconds within which even a busy machine has started an interpreter."""
 _PATIENCE_S = 0.1
-"""Between two attempts to stop a process."""
+"""Seconds between two attempts to stop a process."""
 _PATIENT_ATTEMPTS = 20
-"""So often bwrap is left to notice that what it waits for is gone."""
+"""Attempts during which bwrap is left alive to notice that its child is gone."""
 _LOG = logging.getLogger(__name__)
 Argv = Callable[[int, int, int], Sequence[str]]
-"""(control, source, extra) -> the command line. The process inherits these descriptors: a socket, a file that holds
-what inside.py is told, and a pipe that holds a few bytes more."""
+"""(control, source, extra) -> the command line. The process inherits these three descriptors: a socket, a file with the
+order for inside.py, and a pipe with a few extra bytes."""
 
 
 def order(program: SandboxProgram, limits: SandboxLimits, home: str) -> bytes:
-    """What inside.py is told, for whichever Python there is: hence the old version of the format."""
+    """Encode the order for inside.py, in an old version of the format that any Python reads."""
     files = {name: bytes(content) for name, content in program.files.items()}
     told = {"program": program.code, "files": files, "is_reported": program.is_reported}
     return marshal.dumps({**told, "limits": limits.rlimits, "home": home}, 2)
 
 
 class Process:
-    """`await Process(...).run()`, once."""
+    """Use once: `await Process(...).run()`."""
 
     def __init__(
         self,
@@ -105,8 +107,8 @@ class Process:
         is_wrapped: bool = False,
         admit: Callable[[int], None] = lambda pid: None,
     ) -> None:
-        """is_wrapped: the program's first process is a child of the one that is started, which waits for it. admit:
-        done with that process before the program begins; an OSError keeps the program from beginning."""
+        """is_wrapped: the program's first process is a child of the started process, which waits for it. admit: called
+        with that child's pid before the program begins; an OSError keeps the program from beginning."""
         self._argv, self._order, self._extra, self._limits = argv, order, extra, limits
         self._is_wrapped, self._admit = is_wrapped, admit
         self._problem = ""
@@ -116,7 +118,7 @@ class Process:
         self._is_ready = False
 
     async def run(self) -> Finished:
-        """Raises ToolError where the program was never reached."""
+        """Raises ToolError if the program was never started."""
         with ExitStack() as held:
             try:
                 self._start(held)
@@ -135,8 +137,8 @@ class Process:
             return self._finished(end)
 
     def _start(self, held: ExitStack) -> None:
-        """What is in `held` is closed at the end of the call, whatever happens."""
-        with ExitStack() as given:  # the process keeps a copy of these
+        """Start the process; the caller closes the resources in `held`, whatever happens."""
+        with ExitStack() as given:  # the process keeps copies of these
             self._socket, control = socket.socketpair()
             held.enter_context(self._socket)
             given.enter_context(control)
@@ -166,7 +168,7 @@ class Process:
                 pass_fds=descriptors,
                 start_new_session=True,
                 cwd="/",
-                env={"PYTHONHASHSEED": "0"},  # or sets would print in another order every time
+                env={"PYTHONHASHSEED": "0"},  # otherwise sets would print in another order every time
             )
         loop, limit = asyncio.get_running_loop(), self._limits.max_output_bytes
         self._pidfd = os.pidfd_open(self._popen.pid)
@@ -194,22 +196,22 @@ class Process:
 
     def _reap(self) -> None:
         asyncio.get_running_loop().remove_reader(self._pidfd)
-        self._kill_group()  # before it is waited for: until then the group's number is nobody else's
+        self._kill_group()  # before waiting for it: until then the group's number cannot be reused
         _, status, usage = os.wait4(self._popen.pid, 0)
         code = os.waitstatus_to_exitcode(status)
-        self._popen.returncode = code  # so that it does not wait again
+        self._popen.returncode = code  # prevents a second wait
         self._code = code if code >= 0 else 128 - code
         self._cpu_s = usage.ru_utime + usage.ru_stime
         self._changed.set()
 
     async def _watch(self) -> End:
-        """Until it ends or must be stopped."""
+        """Wait until the process ends or must be stopped."""
         loop = asyncio.get_running_loop()
         was_ready = False
         deadline = loop.time() + START_S
         while self._code is None and not self._problem:
             if any(stream.is_over for stream in self._streams):
-                return End.FLOODED  # of what, _finished says
+                return End.FLOODED  # _finished tells which stream
             if self._is_ready and not was_ready:
                 was_ready, deadline = True, loop.time() + self._limits.timeout_s
             self._changed.clear()
@@ -220,12 +222,12 @@ class Process:
         return End.EXITED
 
     async def _stop(self) -> None:
-        """Kill what still runs, and wait for it."""
+        """Kill the remaining processes, and wait for them."""
         attempts = 0
         while self._code is None:
-            # The first process inside: with it the kernel ends all others there, and bwrap, who waits for it, goes by
-            # itself when nothing is left. Killed first, bwrap would leave us not knowing when that is, and the process
-            # as a zombie to whoever adopts orphans, if anybody does.
+            # Kill the first process inside: the kernel then kills the other processes inside, and bwrap, the parent,
+            # exits by itself. If bwrap were killed first, we could not know when the inner processes are gone, and the
+            # first would remain a zombie until some process adopts it.
             inside = _children(self._popen.pid) if self._is_wrapped else []
             for pid in inside:
                 with suppress(ProcessLookupError):
@@ -262,7 +264,7 @@ class Process:
 
 
 def files_of(report: bytes) -> dict[str, bytes] | None:
-    """The files that inside.py reports; None where the report is not whole. It may come from the program itself."""
+    """The files in the report of inside.py; None if the report is incomplete. The program itself may have forged it."""
     files: dict[str, bytes] = {}
     at = 0
     while not report.startswith(b"end\n", at):
@@ -287,7 +289,7 @@ def _children(pid: int) -> list[int]:
 
 
 async def _to_its_end(work: Coroutine[Any, Any, None]) -> None:
-    """`work` done, however often this is cancelled meanwhile."""
+    """Complete `work`, even if the caller is cancelled repeatedly."""
     task = asyncio.get_running_loop().create_task(work)
     cancelled: asyncio.CancelledError | None = None
     while not task.done():

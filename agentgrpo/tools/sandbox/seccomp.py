@@ -1,8 +1,8 @@
-"""The system calls that a program in the sandbox may make: a filter in classic BPF, as the kernel takes it.
+"""The system call filter for programs in the sandbox, in classic BPF, the kernel's format.
 
-The namespaces already take the power out of most others; the filter takes them away as a surface of attack on the
-kernel itself, and as ways to hold memory that no limit counts. What is refused fails with EPERM, or ENOSYS where
-libraries then take another way. Nothing is killed for asking.
+Namespaces already make most of the refused calls harmless; the filter also removes them as attack surface of the kernel
+and as ways to hold uncounted memory. A refused call fails with EPERM, or with ENOSYS if libraries then use another
+call. No process is killed for a refused call.
 
     wrong architecture -> killed;  x32 or a number newer than this table -> ENOSYS;  a call whose arguments decide ->
     these;  in the table -> allowed;  else EPERM
@@ -22,11 +22,11 @@ from agentgrpo.tools.sandbox.calls import ALLOWED, OF_COMMANDS
 
 class Architecture(NamedTuple):
     audit: int
-    """AUDIT_ARCH_*: what the kernel says of a call."""
+    """AUDIT_ARCH_*: the architecture that the kernel reports for a call."""
     column: int
-    """Of the tables in calls.py."""
+    """Column of the tables in calls.py."""
     x32: bool
-    """Numbers from 2^30 on are another table of the same calls."""
+    """Whether numbers from 2^30 on form a second table of the same calls."""
 
 
 ARCHITECTURES = {
@@ -35,13 +35,13 @@ ARCHITECTURES = {
 }
 CLONE3 = 435
 NEWEST = 467
-"""The last system call this table has been checked against (Linux 6.15)."""
+"""The last system call for which this table has been checked (Linux 6.15)."""
 NEW_NAMESPACES = 0x7E020000
 """CLONE_NEWNS | NEWCGROUP | NEWUTS | NEWIPC | NEWUSER | NEWPID | NEWNET."""
 AF_UNIX, AF_INET, AF_INET6 = 1, 2, 10
 F_SETPIPE_SZ = 1031
 IOCTLS = (0x5401, 0x5413, 0x541B, 0x5421, 0x5450, 0x5451)
-"""TCGETS and TIOCGWINSZ: is it a terminal, and how wide; FIONREAD, FIONBIO, FIONCLEX, FIOCLEX."""
+"""TCGETS and TIOCGWINSZ: whether it is a terminal, and its width; FIONREAD, FIONBIO, FIONCLEX, FIOCLEX."""
 TYPING = (0x5412, 0x541C)
 """TIOCSTI and TIOCLINUX, which type into a terminal."""
 PRCTLS = (1, 2, 3, 4, 15, 16, 39, 0x53564D41)
@@ -54,11 +54,11 @@ _NUMBER, _AUDIT, _ARGUMENTS = 0, 4, 16  # offsets in struct seccomp_data; an arg
 
 
 def filter_for(machine: str, *, is_command: bool = False) -> bytes:
-    """The filter for `uname -m`, an array of struct sock_filter. is_command: for the command of an agent, which may
-    also open sockets of the network; a socket that connects to a path of this machine (AF_UNIX) nobody opens. Raises
+    """Return the filter for `uname -m`: an array of struct sock_filter. is_command: the filter for an agent's command,
+    which may also open network sockets, but no sockets that connect to a path of this machine (AF_UNIX). Raises
     ConfigError for an unknown machine."""
     if machine not in ARCHITECTURES:
-        raise ConfigError(f"there is no system call filter for {machine}; there is one for {', '.join(ARCHITECTURES)}")
+        raise ConfigError(f"no system call filter for {machine}; supported machines: {', '.join(ARCHITECTURES)}")
     arch, table = ARCHITECTURES[machine], OF_COMMANDS if is_command else ALLOWED
     program = [
         *_load(_AUDIT),
@@ -66,7 +66,7 @@ def filter_for(machine: str, *, is_command: bool = False) -> bytes:
         *_load(_NUMBER),
         *(_when(_AT_LEAST, 1 << 30, ERRNO | ENOSYS) if arch.x32 else ()),
         *_when(_AT_LEAST, NEWEST + 1, ERRNO | ENOSYS),
-        *_when(_EQUAL, CLONE3, ERRNO | ENOSYS),  # its flags lie in memory, where no filter can look
+        *_when(_EQUAL, CLONE3, ERRNO | ENOSYS),  # its flags lie in memory, which a filter cannot read
     ]
     for name, argument, checks in _COMMAND_ARGUMENTS if is_command else _ARGUMENTS_CHECKED:
         number = table[name][arch.column]
@@ -79,7 +79,7 @@ def filter_for(machine: str, *, is_command: bool = False) -> bytes:
 
 
 def _ranges(numbers: Iterable[int | None]) -> Iterator[tuple[int, int]]:
-    """(first, last) of numbers that follow each other, in order."""
+    """(first, last) of each run of consecutive numbers, in order."""
     rest = sorted({number for number in numbers if number is not None})
     while rest:
         last = next(n for n in rest if n + 1 not in rest)
@@ -115,7 +115,7 @@ def _but(values: Iterable[int]) -> tuple[bytes, ...]:
     return (*(each for value in values for each in _when(_EQUAL, value, ERRNO | EPERM)), _return(ALLOW))
 
 
-# --- The calls whose arguments decide: (name, which argument, instructions).
+# --- Calls that are decided by an argument: (name, position of the argument, instructions).
 
 _BOTH = (
     ("clone", 0, (*_when(_ANY_BIT, NEW_NAMESPACES, ERRNO | EPERM), _return(ALLOW))),

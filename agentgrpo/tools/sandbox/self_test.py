@@ -1,4 +1,4 @@
-"""A program that runs in a new sandbox before any other: it prints "holds", or the promises that do not hold."""
+"""The first program in a new sandbox: it prints "holds", or the promises that do not hold."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from agentgrpo.tools.sandbox.base import MIB, SandboxLimits
 from agentgrpo.tools.sandbox.isolation import View
 
 SETTINGS = ("kernel/core_pattern", "kernel/modprobe", "vm/overcommit_memory", "vm/drop_caches", "fs/suid_dumpable")
-"""Settings of the machine below /proc/sys, by which root takes it over or stops it."""
+"""Machine settings below /proc/sys with which root could take over or stop the machine."""
 
 _PROGRAM = """
 import ctypes, os, socket, time
@@ -100,7 +100,7 @@ print("; ".join(name for name, holds in checks.items() if not holds) or "holds")
 
 
 def self_test(view: View, limits: SandboxLimits, *, is_counted: bool, is_command: bool = False) -> str:
-    """The program for a sandbox of this view."""
+    """The self-test program for a sandbox of this view."""
     folders, files = ([p for p in view.shown if Path(p).is_dir() is kind] for kind in (True, False))
     facts = {
         "TOP": {"proc", "dev", "tmp", *view.top, *(("run",) if is_command else ())},
@@ -116,6 +116,6 @@ def self_test(view: View, limits: SandboxLimits, *, is_counted: bool, is_command
 
 
 def fault_in(printed: bytes, exit_code: int) -> str | None:
-    """What the program has printed, unless all holds."""
+    """Return the printed faults, or None if everything holds."""
     words = " ".join(printed.decode("utf-8", "replace").split()) or f"exit code {exit_code}"
     return None if words == "holds" else words

@@ -1,4 +1,4 @@
-"""Programs in a bare process: no isolation, only limits. For programs that are as trusted as their reader."""
+"""Programs in a bare process: no isolation, only limits. Use it only for programs that you trust like your own."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ _LOG = logging.getLogger(__name__)
 
 
 class UnsafeSubprocess:
-    """Implements base.Sandbox without being one: a program can do whatever the trainer's user can."""
+    """Implements base.Sandbox without isolation: a program can do anything that the trainer's user can."""
 
     def __init__(self, limits: SandboxLimits, *, python: str | None = None) -> None:
         self._limits = limits
-        self._folders = Workspaces()  # of which the next start sweeps what this process leaves when it is killed
+        self._folders = Workspaces()  # after a kill, the next start removes the leftovers
         self._run_inside = [python or os.path.realpath(sys.executable), "-s", "-S", "-B", "-c", INSIDE]
         _LOG.warning(
             "sandbox=unsafe_subprocess: programs that the model writes run as user %d, with its files, its network and "

@@ -1,4 +1,4 @@
-"""A calculator agent as people write them with OpenAI's SDK."""
+"""A typical calculator agent, written with OpenAI's SDK."""
 
 import ast
 import json

@@ -113,7 +113,7 @@ async def test_whatever_a_tool_lets_out_is_a_tool_error(tmp_path: Path, fault: s
 
     problem = {
         "raises": "tool say: KeyError: 'typo' (test_exits.py:109 in broken)",
-        "returns a str": "tool say: a str came back; a ToolResult is needed",
+        "returns a str": "tool say: it returned a str; a ToolResult is needed",
         "cancels itself": "tool say: CancelledError: the call was cancelled from inside",
     }[fault]
     with pytest.raises(ToolError) as caught:
