@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
@@ -68,6 +69,19 @@ def paired_difference(
     return float(np.mean([part.mean() for part in parts])), float(low), float(high)
 
 
+SIGNIFICANT = 0.05
+
+
+def sign_test(baseline: Sequence[float], trained: Sequence[float]) -> float:
+    """Return the two-sided p-value of the exact sign test (for right and wrong: McNemar's): the probability that the
+    tasks that changed split at least as unevenly between higher and lower if either were equally likely; 1 if no task
+    changed."""
+    pairs = list(zip(baseline, trained, strict=True))
+    higher, lower = (sum(sign * (after - before) > 0 for before, after in pairs) for sign in (1, -1))
+    tail = sum(math.comb(higher + lower, k) for k in range(min(higher, lower) + 1))
+    return min(1.0, 2 * tail / 2 ** (higher + lower))
+
+
 def verdict(
     difference: Mapping[str, Sequence[float]],
     discrimination: Sequence[float] | None,
@@ -78,6 +92,7 @@ def verdict(
     margin: float,
     min_discrimination: float,
     fell: Sequence[str] = (),
+    chance: float = 0.0,
 ) -> tuple[Verdict, str]:
     """PASS iff the trained policy is better by `criterion`, beyond noise, and quality means something.
 
@@ -91,7 +106,8 @@ def verdict(
     -margin. `discrimination` is (mean, low, high) of the trained policy's quality minus the grade that the same judge
     gives its answers against *other* tasks' references: with a judge that likes everything, or a policy that is never
     right, no saving can pass. It is None if no judge graded the quality. `fell`: kinds of task whose quality fell
-    beyond noise; if there are any, nothing passes.
+    beyond noise; if there are any, nothing passes. `chance`: `sign_test` of quality; quality is higher only below .05,
+    since a bootstrap interval is too narrow if few tasks changed.
     """
     watched = "cost" if criterion == "cost" else spending
     _, spent_low, spent_high = (0.0, 0.0, 0.0) if criterion == "quality" else difference[watched]
@@ -104,8 +120,10 @@ def verdict(
             "the policy's answers are graded hardly better than answers to other questions: it is hardly ever right, "
             "or the judge likes everything"
         )
-    rose, saved = right_low > 0, spent_high < 0
+    rose, saved = right_low > 0 and chance < SIGNIFICANT, spent_high < 0
     is_or_are = "is" if criterion == "cost" else "are"
+    if criterion == "quality" and right_low > 0 and not rose:
+        return Verdict.INCONCLUSIVE, f"{right} changed in too few tasks to tell from chance (sign test: p={chance:.3f})"
     if criterion == "quality" and not rose:
         return Verdict.INCONCLUSIVE, f"{right} is not higher beyond the interval's noise"
     if criterion == "pareto" and not (rose or saved):
@@ -419,6 +437,7 @@ class Evaluation:
                 "baseline": baseline.means(),
                 "trained": trained.means(),
                 "difference": compare(baseline, trained),
+                "sign_test": sign_test(baseline.metrics[quality], trained.metrics[quality]),
                 "discrimination": list(
                     paired_difference(trained.mismatched, trained.metrics[quality], strata=trained.strata)
                 ),
@@ -448,6 +467,7 @@ class Evaluation:
             margin=self.margin,
             min_discrimination=self.min_discrimination,
             fell=[row["kind"] for row in fell if row["mode"] == "greedy"],
+            chance=greedy["sign_test"],
         )
         return {
             "verdict": decision.value,

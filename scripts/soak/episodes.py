@@ -22,6 +22,7 @@ import logging
 import statistics
 import sys
 import tempfile
+import threading
 import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -193,11 +194,15 @@ def p95(values: Sequence[float]) -> float:
     return statistics.quantiles(values, n=20)[-1]
 
 
+STANDING = ("agentgrpo-idle-loop", "agentgrpo-outside", "agentgrpo-reader_0", "agentgrpo-reader_1")
+"""Threads that a process starts once, when they are first needed, and keeps."""
+
+
 def held() -> dict[str, int]:
     """Resources that a process can forget to release."""
     me = psutil.Process()
     return {
-        "threads": me.num_threads(),
+        "threads": me.num_threads() - sum(thread.name in STANDING for thread in threading.enumerate()),
         "processes": len(me.children(recursive=True)),
         "descriptors": len(list(Path("/proc/self/fd").iterdir())),
     }

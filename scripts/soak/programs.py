@@ -56,7 +56,7 @@ ENDS = {
     "leaves children": "answered",
     "floods": "answered",
     "is killed": "failed, program",
-    "asks with another key": "failed, program",
+    "asks with another key": "failed, after_answer",
     "cuts its connections": "answered",
     "asks nothing": "failed, program",
 }

@@ -102,9 +102,7 @@ def test_a_trainer_that_is_broken_around_a_right_loss_is_found(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     head = Policy.head
-    monkeypatch.setattr(
-        Policy, "head", lambda self, *, temperature, chunk_tokens: head(self, chunk_tokens=chunk_tokens)
-    )
+    monkeypatch.setattr(Policy, "head", lambda self, *, temperature, **options: head(self, **options))
     code, out = run(capsys, "--json")
     unequal = [v["part"] for v in json.loads(out)["variants"] if not v["equal"]]
     assert (code, set(unequal)) == (1, {"updates"})

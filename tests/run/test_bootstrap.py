@@ -8,7 +8,7 @@ from typing import get_args
 import pytest
 
 from agentgrpo.config.settings import Criterion
-from agentgrpo.run.evaluate import Verdict, paired_difference, pass_at_k, verdict
+from agentgrpo.run.evaluate import Verdict, paired_difference, pass_at_k, sign_test, verdict
 
 
 def test_a_constant_difference_has_a_point_interval() -> None:
@@ -63,6 +63,7 @@ def judged(
     criterion: Criterion,
     discrimination: Difference = CLEAR,
     fell: Sequence[str] = (),
+    chance: float = 0.0,
 ) -> tuple[Verdict, str]:
     return verdict(
         differences,
@@ -73,7 +74,29 @@ def judged(
         margin=0.02,
         min_discrimination=0.05,
         fell=fell,
+        chance=chance,
     )
+
+
+@pytest.mark.parametrize(
+    ("higher", "lower", "p"),
+    [(0, 0, 1.0), (4, 0, 0.125), (6, 0, 0.03125), (1, 7, 0.0703125), (3, 3, 1.0), (9, 1, 22 / 1024)],
+)
+def test_the_sign_test_counts_the_tasks_that_changed(higher: int, lower: int, p: float) -> None:
+    before = [0.5] * (higher + lower + 100)
+    after = [1.0] * higher + [0.0] * lower + [0.5] * 100
+    assert sign_test(before, after) == pytest.approx(p)
+    assert sign_test([0.0] * 3000, [1.0] * 3000) < 1e-300
+
+
+def test_four_tasks_that_changed_prove_nothing_though_the_interval_excludes_zero() -> None:
+    """A run with shuffled rewards: a kind of question, of four, had turned right by chance."""
+    before, after = [0.0] * 115, [1.0] * 4 + [0.0] * 111
+    difference = paired_difference(before, after)
+    assert difference[1] > 0
+    found, reason = judged({"correctness": difference}, criterion="quality", chance=sign_test(before, after))
+    assert found is Verdict.INCONCLUSIVE
+    assert reason == "correctness changed in too few tasks to tell from chance (sign test: p=0.125)"
 
 
 @pytest.mark.parametrize(
