@@ -153,11 +153,17 @@ class Policy:
     @property
     def ends(self) -> tuple[str, tuple[int, ...]]:
         """The file that declares the model's end-of-turn tokens (generation_config.json or else config.json), and these
-        tokens."""
+        tokens. Raises ConfigError if one of them is not an id of the model's."""
         for name in ("generation_config", "config"):
             eos = getattr(getattr(self.model, name, None), "eos_token_id", None)
             if eos is not None:
-                return f"{name}.json", tuple(eos) if isinstance(eos, list | tuple) else (eos,)
+                ids = tuple(eos) if isinstance(eos, list | tuple) else (eos,)
+                if not all(type(i) is int and 0 <= i < self.vocabulary.rows for i in ids):
+                    raise ConfigError(
+                        f"{name}.json: eos_token_id={eos}; ids of tokens from 0 to {self.vocabulary.rows - 1} are "
+                        "allowed; correct it"
+                    )
+                return f"{name}.json", ids
         return "config.json", ()
 
     def hidden_states(self, batch: PackedBatch, *, recompute: bool = False) -> Tensor:

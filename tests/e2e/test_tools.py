@@ -221,7 +221,7 @@ def test_faults_that_pass_leave_no_trace(train: Run) -> None:
 @pytest.mark.slow
 def test_faults_that_stay_take_the_group_along(train: Run) -> None:
     """Some episodes never reach the tool: their groups are dropped, and those that are left are trained on with the
-    advantages of the run without a fault, (r - mean) / (std + 1e-6)."""
+    advantages of the run without a fault, (r - mean) / (std + .05)."""
     whole = {r.id: r for r in episodes(train("run.final_eval=false", "run.max_steps=1", name="whole"), 0)}
     lossy = ["run.final_eval=false", "run.max_steps=1", "tools.double.lost=0.1", "run.max_error_fraction=1"]
     found = episodes(train(*lossy, name="lossy"), 0)
@@ -237,7 +237,7 @@ def test_faults_that_stay_take_the_group_along(train: Run) -> None:
         mean = sum(rewards) / 4
         std = (sum((r - mean) ** 2 for r in rewards) / 4) ** 0.5
         assert record.reward is not None
-        assert record.advantage == pytest.approx((record.reward - mean) / (std + 1e-6), abs=1e-9)
+        assert record.advantage == pytest.approx((record.reward - mean) / (std + 0.05), abs=1e-9)
         assert (record.reward, record.advantage) == (whole[record.id].reward, whole[record.id].advantage)
     assert any(record.advantage for record in kept)
 

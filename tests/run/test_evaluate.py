@@ -236,8 +236,8 @@ def test_a_search_environments_eval_json_and_report() -> None:
         "baseline": before,
         "trained": after,
         "difference": {name: [after[name] - before[name]] * 3 for name in SEARCH},
-        "discrimination": [1.0, 1.0, 1.0],
         "sign_test": 1.0,
+        "discrimination": [1.0, 1.0, 1.0],
         "pass_at_k": {"baseline": {"pass@1": 0.5}, "trained": {"pass@1": 0.5}},
         "failures": {"baseline": 0, "trained": 0},
         "denominator": {
