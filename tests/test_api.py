@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import importlib
 import re
 import subprocess
@@ -22,9 +23,14 @@ PUBLIC = sorted(f.parent.name for f in PACKAGE.glob("*/__init__.py") if "__all__
 
 
 def test_the_package_itself() -> None:
-    assert agentgrpo.__all__ == ["__version__", "evaluate", "resume", "train"]
+    assert sorted(agentgrpo.__all__) == sorted(["__version__", *agentgrpo._HOME_OF])
     assert [name for name in agentgrpo.__all__ if not hasattr(agentgrpo, name)] == []
-    with pytest.raises(AttributeError, match=r"no attribute 'tarin'; it has __version__, evaluate, resume, train"):
+    tree = ast.parse((PACKAGE / "__init__.py").read_text(encoding="utf-8"))
+    [block] = [node for node in tree.body if isinstance(node, ast.If)]
+    imports = [node for node in block.body if isinstance(node, ast.ImportFrom)]
+    told = {alias.name: str(node.module).removeprefix("agentgrpo.") for node in imports for alias in node.names}
+    assert told == agentgrpo._HOME_OF  # what type checkers see is what is imported
+    with pytest.raises(AttributeError, match=r"no attribute 'tarin'; it has AdamW, Algorithm, "):
         _ = agentgrpo.tarin
     assert re.fullmatch(r"\d+\.\d+\.\d+", agentgrpo.__version__)
 

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from enum import StrEnum
 
 from agentgrpo.core.errors import TooManyFailures
-from agentgrpo.core.types import EpisodeGroup, Failure, ScoredGroup, has_zero_variance
+from agentgrpo.core.types import Episode, EpisodeGroup, Failure, RewardResult, ScoredGroup, has_zero_variance
 from agentgrpo.rewards.base import GroupReward
 
 
@@ -29,6 +29,18 @@ class Drop(StrEnum):
 async def score_groups(reward: GroupReward, groups: Sequence[EpisodeGroup]) -> list[ScoredGroup]:
     """Score every group, in order; a reward is None if its episode could not be scored."""
     return list(await asyncio.gather(*(reward.score(group) for group in groups)))
+
+
+def score_with(reward: Callable[[Episode], float], groups: Sequence[EpisodeGroup]) -> list[ScoredGroup]:
+    """Score every episode with a function; a reward is None if the episode's infrastructure failed."""
+
+    def scored(episode: Episode) -> RewardResult | None:
+        if episode.failure is not None:
+            return None
+        total = float(reward(episode))
+        return RewardResult(total=total, terms={"reward": total}, dimensions={}, correctness=0.0)
+
+    return [ScoredGroup(group=group, rewards=tuple(map(scored, group.episodes))) for group in groups]
 
 
 def has_equal_totals(group: ScoredGroup) -> bool:

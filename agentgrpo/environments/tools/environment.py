@@ -52,9 +52,9 @@ class ToolEnvironments(EnvironmentDefaults):
     pays_itself = True
     """Its tasks need no reference answers if hidden tests give the reward."""
     renderer: ToolRenderer
-    tools: Mapping[str, Tool]
+    tools: Mapping[str, Tool] = field(default_factory=dict)
     """Tools by the name that the policy uses; may be empty."""
-    workspaces: Workspaces
+    workspaces: Workspaces = field(default_factory=Workspaces)
     prices: Mapping[str, float] = field(default_factory=dict)
     """Price of one call, by tool, in place of the environment's own (see figures)."""
 
