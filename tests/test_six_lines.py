@@ -217,7 +217,7 @@ def nested() -> Callable[[Episode], float]:
     [
         ({"rewards": [lambda episode: 0.0]}, ConfigError, r"rewards\[0\]=<function <lambda> .* write it with def"),
         ({"rewards": [even, nested()]}, ConfigError, r"rewards\[1\]=<function nested"),
-        ({"rewards": ["even"]}, ConfigError, r"rewards\[0\]='even'; a function or class is needed"),
+        ({"rewards": ["even"]}, ConfigError, r"rewards\[0\]='even'; a function or class that"),
         ({"rewards": [even, even]}, ConfigError, r"rewards has two entries named even"),
         ({"steps": -1}, ConfigError, r"run\.max_steps=-1"),
         ({"questions": "nowhere.jsonl"}, DataError, r"nowhere\.jsonl"),

@@ -177,7 +177,7 @@ def test_what_demonstrates_nothing_has_rejection_sampling_alone(
 @pytest.mark.parametrize(
     ("override", "why"),
     [
-        ("run.final_eval=false", "run.eval.baselines=true with run.final_eval=false"),
+        ("run.final_eval=false", "run.eval.baselines=true needs the run's own evaluation"),
         ("run.checkpoint_every=0", "run.eval.baselines=true with run.checkpoint_every=0"),
     ],
 )

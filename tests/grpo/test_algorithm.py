@@ -225,7 +225,7 @@ def test_what_follows_from_the_values() -> None:
             "loss=clipped takes clip_low, clip_high, clip_dual. Did",
         ),
         ({"loss_args": {"clip_hihg": 0.2}}, "? To drop a preset's key, write ~algorithm.loss_args.clip_hihg"),
-        ({"advantage_args": {"eps": 0.2}}, "algorithm.advantage_args.eps; advantage=group_zscore takes none. Leave"),
+        ({"advantage_args": {"eps": 0.2}}, "algorithm.advantage_args.eps; advantage=group_zscore takes none. To drop"),
         ({"loss": "sapo", "loss_args": {"temperature_negative": 0.0}}, "algorithm.loss_args.temperature_negative=0.0"),
         ({"loss": "vespo", "loss_args": {"lambda_positive": float("nan")}}, "loss_args.lambda_positive=nan; a finite"),
         ({"kl_coef": float("nan")}, "algorithm.kl_coef=nan"),
@@ -343,7 +343,7 @@ def broken(x: LossInputs) -> TokenLoss:
             "algorithm.loss_args.strength has no value, which loss=tests.grpo.test_algorithm:squared needs",
         ),
         (squared, {"strength": 0.0}, "algorithm.loss_args.strength=0.0; a finite number > 0 is allowed"),
-        (squared, {"strenght": 1.0}, "takes strength, floor. Did you mean 'strength'? Leave out that of a pre"),
+        (squared, {"strenght": 1.0}, "takes strength, floor. Did you mean 'strength'? To drop a preset"),
         (only_a_tensor, {}, ":only_a_tensor: tried on two tokens, it returned a tensor of shape [2]; a TokenLoss of "),
         (
             one_number,
@@ -378,7 +378,7 @@ def test_an_advantage_of_your_own() -> None:
     assert Algorithm(advantage=spread, advantage_eps=0.5).advantages([GroupRewards([1.0, 2.0])]) == [[0.5, 0.5]]
     with pytest.raises(ConfigError, match=r"best_of; advantage=tests\.grpo\.test_algorithm:ranks takes best\. "):
         Algorithm(advantage=ranks, advantage_args={"best_of": 3})
-    with pytest.raises(ConfigError, match=r"credit=turn with advantage=tests\.grpo\.test_algorithm:ranks: by turn"):
+    with pytest.raises(ConfigError, match=r"credit=turn with advantage=tests\.grpo\.test_algorithm:ranks: credit=turn allows"):
         Algorithm(advantage=ranks, credit="turn")
 
 

@@ -109,7 +109,7 @@ class Two(Alone):
 def test_several_processes_are_refused() -> None:
     assert main(["train", "run.dir=r", "run.eval.baselines=true"]) == 0
     config, snapshot = JOBS.pop()
-    with pytest.raises(ConfigError, match=r"^run.eval.baselines=true with 2 processes; allowed is 1"):
+    with pytest.raises(ConfigError, match=r"^run.eval.baselines=true with 2 processes; 1 is allowed"):
         Baselines(settings_of(config), snapshot, Two(), READ)
 
 
@@ -202,5 +202,5 @@ def test_a_step_of_which_no_clock_was_kept_leaves_nothing_to_hold_a_baseline_to(
 
 def test_scores_by_task_that_are_missing_are_said_to_be(tmp_path: Path) -> None:
     left = Left(tmp_path / "run")
-    with pytest.raises(DataError, match=r"eval-start.json is missing"):
+    with pytest.raises(DataError, match=r"eval-start.json, the scores by task, is missing"):
         beside(left.run_dir, "sft", {})

@@ -52,7 +52,7 @@ def test_the_checkpoint_of_as_many_steps_has_the_weights(tmp_path: Path) -> None
     assert weights_of(run, 8) == RecordedWeights(
         version=8, name="checkpoints/step-000008", folder=folder, start=tmp_path / "start"
     )
-    with pytest.raises(ConfigError, match=r"after 7 steps, which the run has not kept; kept are those after 4, 8"):
+    with pytest.raises(ConfigError, match=r"after 7 steps, which the run has not kept. It kept those after 4, 8"):
         weights_of(run, 7)
 
 

@@ -234,7 +234,7 @@ def test_weights(tmp_path: Path) -> None:
         mixture(1, None)
     with pytest.raises(ConfigError, match=r"task\.sources\.b\.weight=2, and it has no training question; set it to 0"):
         mixture(1, 2, "test")
-    with pytest.raises(ConfigError, match="no source that trains has a weight above 0"):
+    with pytest.raises(ConfigError, match="no source with training questions has a weight above 0"):
         mixture(0, 0)
 
 
