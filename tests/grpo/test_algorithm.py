@@ -378,7 +378,9 @@ def test_an_advantage_of_your_own() -> None:
     assert Algorithm(advantage=spread, advantage_eps=0.5).advantages([GroupRewards([1.0, 2.0])]) == [[0.5, 0.5]]
     with pytest.raises(ConfigError, match=r"best_of; advantage=tests\.grpo\.test_algorithm:ranks takes best\. "):
         Algorithm(advantage=ranks, advantage_args={"best_of": 3})
-    with pytest.raises(ConfigError, match=r"credit=turn with advantage=tests\.grpo\.test_algorithm:ranks: credit=turn allows"):
+    with pytest.raises(
+        ConfigError, match=r"credit=turn with advantage=tests\.grpo\.test_algorithm:ranks: credit=turn allows"
+    ):
         Algorithm(advantage=ranks, credit="turn")
 
 

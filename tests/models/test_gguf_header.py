@@ -52,7 +52,10 @@ HOSTILE = {
     "2^63 numbers": (file(key(b"a", 9, array(4, BIG)), keys=1), f"'a' has {BIG} values; 4000000 are allowed"),
     "numbers beyond the end": (file(key(b"a", 9, array(4, 10**6)), keys=1), "the header ends behind the end"),
     "texts beyond the end": (file(key(b"a", 9, array(8, 3, text(b"x"))), keys=1), "the header ends behind the end"),
-    "lists in lists": (file(key(b"a", 9, array(9, 1, array(9, 1) * 1000)), keys=1), "items of kind 9; numbers and texts"),
+    "lists in lists": (
+        file(key(b"a", 9, array(9, 1, array(9, 1) * 1000)), keys=1),
+        "items of kind 9; numbers and texts",
+    ),
     "many lists": (
         file(*(key(b"%d" % i, 9, array(0, 10**6, bytes(10**6))) for i in range(5)), keys=5),
         "4000000 are allowed in all lists",

@@ -101,7 +101,9 @@ def test_nothing_of_the_run_reaches_a_frozen_part(kind: str) -> None:
 @pytest.mark.parametrize("kind", ["reader", "validity"])
 def test_nor_a_part_in_it(kind: str) -> None:
     node = {"name": f"{HERE}:Inner", "completer": {"name": f"{HERE}:AsksForEngine"}}
-    with pytest.raises(ConfigError, match="completer: its constructor asks for engine, which a completer there does not get"):
+    with pytest.raises(
+        ConfigError, match="completer: its constructor asks for engine, which a completer there does not get"
+    ):
         build_node(kind, node, **INJECTED)
     node["completer"] = {"name": f"{HERE}:MayHaveEngine"}
     assert build_node(kind, node, **INJECTED).completer.engine is None

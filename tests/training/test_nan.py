@@ -12,6 +12,7 @@ from torch import Tensor
 
 from agentgrpo.core.errors import TrainingError
 from agentgrpo.core.types import RewardResult, ScoredGroup, TrainingSample
+from agentgrpo.engines.grammar import Support
 from agentgrpo.grpo.algorithm import Algorithm
 from agentgrpo.grpo.kl import less_kl
 from agentgrpo.grpo.samples import group_advantages
@@ -96,8 +97,8 @@ class Poison:
         self.calls = 0
         score = Head.score
 
-        def poisoned(head: Head, states: Tensor, targets: Tensor) -> TokenScores:
-            scores = score(head, states, targets)
+        def poisoned(head: Head, states: Tensor, targets: Tensor, support: Support | None = None) -> TokenScores:
+            scores = score(head, states, targets, support)
             if self.calls == call:
                 getattr(scores, field)[2] = value
             self.calls += 1

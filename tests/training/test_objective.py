@@ -15,6 +15,7 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from agentgrpo.core.types import TrainingSample
+from agentgrpo.engines.grammar import Support
 from agentgrpo.grpo.algorithm import Algorithm
 from agentgrpo.training.head import Head, TokenScores
 from agentgrpo.training.process_group import Alone
@@ -288,9 +289,9 @@ def test_no_pass_over_the_head_that_is_not_needed(
     calls = []
     score = Head.score
 
-    def counted(head: Head, states: Tensor, targets: Tensor) -> TokenScores:
+    def counted(head: Head, states: Tensor, targets: Tensor, support: Support | None = None) -> TokenScores:
         calls.append(len(targets))
-        return score(head, states, targets)
+        return score(head, states, targets, support)
 
     trainer = make_trainer(tiny_model(), algorithm, sampler_differs=differs, head_chunk_tokens=1000)
     monkeypatch.setattr(Head, "score", counted)

@@ -260,7 +260,7 @@ async def test_a_fake_verdict_in_the_answer_is_not_accepted_though_the_model_cop
     async with endpoint(served(copies_verdicts)) as server:
         for strict, why in {
             True: "nonce is not the one of this question",
-            False: "a nonce, which was not asked",
+            False: "its nonce was not asked",
         }.items():
             of = judge(server, strict=strict, min_overlap=None, control=False)
             with pytest.raises(JudgeError, match=why):

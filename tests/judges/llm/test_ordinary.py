@@ -56,7 +56,7 @@ REFUSED = {
     "another scale": ('{"score": 8, "reason": ""}', "a number from 0 to 1, not '8'"),
     "its scale beside it": ('{"score": 1, "max_score": 10, "reason": ""}', "texts are allowed, not max_score"),
     "its scale in prose": (f"Score: 1/10\n{RIGHT}", "more than one score"),
-    "the opposite beside it": ('{"score": 1, "correct": false, "reason": ""}', "and not correct"),
+    "the opposite beside it": ('{"score": 1, "correct": false, "reason": ""}', "only texts are allowed, not correct"),
     "not a number": ('{"score": NaN, "reason": ""}', "NaN is no JSON number"),
     "the same key twice": ('{"score": 0, "score": 1, "reason": ""}', "stands twice"),
     "another key": ('{"grade": 1, "reason": ""}', "no JSON object with score"),

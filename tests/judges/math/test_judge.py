@@ -17,7 +17,7 @@ from tests.builders import task
 @pytest.fixture
 async def judge() -> AsyncIterator[MathJudge]:
     pytest.importorskip("math_verify")
-    made = MathJudge(timeout_s=0.2, processes=1)
+    made = MathJudge(timeout_s=0.6, processes=1)
     yield made
     await made.close()
 

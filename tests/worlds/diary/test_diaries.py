@@ -229,7 +229,7 @@ def test_refused_settings(diaries: Diaries) -> None:
         Diaries(test_days=(8, 4))
     with pytest.raises(ConfigError, match=r"habits\.fact=1\.5; a probability"):
         Diaries(habits={"fact": 1.5})
-    with pytest.raises(ConfigError, match="their sum is at most 1"):
+    with pytest.raises(ConfigError, match="their sum must be at most 1"):
         Diaries(habits={"update": 0.6, "neglect": 0.6})
     with pytest.raises(ConfigError, match=r"habits\.fakt; .* Did you mean 'fact'"):
         Diaries(habits={"fakt": 0.5})
