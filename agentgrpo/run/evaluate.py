@@ -79,7 +79,8 @@ def sign_test(baseline: Sequence[float], trained: Sequence[float]) -> float:
     pairs = list(zip(baseline, trained, strict=True))
     higher, lower = (sum(sign * (after - before) > 0 for before, after in pairs) for sign in (1, -1))
     tail = sum(math.comb(higher + lower, k) for k in range(min(higher, lower) + 1))
-    return min(1.0, 2 * tail / 2 ** (higher + lower))
+    p: float = 2 * tail / 2 ** (higher + lower)
+    return min(1.0, p)
 
 
 def verdict(

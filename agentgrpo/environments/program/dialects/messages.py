@@ -72,7 +72,8 @@ def _choice(given: Any) -> Mapping[str, Any]:
             code="unsupported_value",
         )
     flag(given.get("disable_parallel_tool_use", False), "tool_choice.disable_parallel_tool_use")
-    return given
+    choice: Mapping[str, Any] = given
+    return choice
 
 
 def _schema(given: Mapping[str, Any]) -> Mapping[str, Any] | None:

@@ -86,7 +86,7 @@ def _request_of(body: bytes, sampling: SamplingParams, ignored: Collection[str],
 def _forced(choice: Any) -> bool | str:
     """Return the forced call as form_of takes it."""
     if choice in (None, "auto", "none", "required"):
-        return choice == "required"
+        return bool(choice == "required")
     if not isinstance(choice, dict) or choice.get("type") != "function":
         raise ChatRefused(
             f'tool_choice={json.dumps(choice)[:80]}: allowed are "auto", "none", "required" and '
