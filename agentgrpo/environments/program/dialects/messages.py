@@ -77,7 +77,7 @@ def _choice(given: Any) -> Mapping[str, Any]:
 
 
 def _schema(given: Mapping[str, Any]) -> Mapping[str, Any] | None:
-    """Of the text that is asked for; other keys of output_config are hints."""
+    """Return the JSON schema of the requested text; other keys of output_config are hints."""
     config = given.get("output_config", {})
     if not isinstance(config, dict):
         raise ChatRefused("output_config must be an object", param="output_config")
