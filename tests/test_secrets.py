@@ -16,6 +16,7 @@ import pytest
 
 from agentgrpo.cli.main import main
 from agentgrpo.config.admission import refuse_secrets, refuse_variables_of_commands
+from agentgrpo.core import secrets
 from agentgrpo.core.durable import append_lines, write_atomic
 from agentgrpo.core.errors import ConfigError
 from agentgrpo.core.secrets import found_under, guarded, keep, masked
@@ -107,6 +108,15 @@ def test_what_is_no_secret_is_taken(case: str) -> None:
     key, value = HARMLESS[case]
     assert list(found_under(key, value, is_command=key == "command")) == []
     refuse_secrets({"part": {key: value}})
+
+
+def test_the_name_of_a_column_is_no_secret(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(secrets, "_typed", set())
+    secrets.keep_typed(["data", "check", "q.jsonl", "--question-key", "prompt", "--answers-key=solution"])
+    secrets.keep_typed(["task.question_key=query.text", "task.id_key=row_number"])
+    assert secrets._typed == set()
+    secrets.keep_typed(["--api-key", "a1b2c3d4e5"])
+    assert secrets._typed == {"a1b2c3d4e5"}
 
 
 def test_a_refusal_says_how_a_secret_is_handed_over() -> None:

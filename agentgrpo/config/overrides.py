@@ -205,6 +205,8 @@ def parse(overrides: Sequence[str]) -> Iterator[Override]:
                 yield parser.parse_override(f"{key}={literal(value)}")
                 continue
         shown = f"; as a text it is written {as_typed(key, value)}" if is_key and value else ""
+        if not sign and line.endswith((".yaml", ".yml")):
+            shown = "; a file of settings is a preset: DIR/experiment/NAME.yaml, with --config-dir DIR experiment=NAME"
         raise ConfigError(
             f"'{line}' is no override; write key=value, +key=value or ~key, a list [a,b], a mapping {{a: b}}{shown}"
         ) from error

@@ -46,6 +46,8 @@ settings only _CLEAR and _KEYS count, because questions, answers and documents h
 _OF_SHELL = ("PWD", "OLDPWD")
 """Variables named like a password, in which a shell keeps directories."""
 _KEYS = re.compile(r"(?:api|access|secret|private|auth|signing)_?key|\w*(?:token|password|secret)", re.IGNORECASE)
+_COLUMN_NAMES = {"question_key", "answers_key", "id_key"}
+"""Settings and flags that name a column of the data, not a secret."""
 _MISSPELT = ("api_key", "access_token", "auth_token", "token", "password", "secret", "credentials")
 _WORD = re.compile(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])")
 _INTERPOLATION = re.compile(r"\$\{[^{}]*\}")
@@ -81,6 +83,8 @@ def says_secret(name: str, *, is_setting: bool = False) -> str | None:
     if last in _PASSWORDS or last.endswith(("password", "passwd")):
         return PASSWORD
     is_key = last in _CLEAR or _KEYS.fullmatch("_".join(words[-2:])) is not None
+    if "_".join(words[-2:]) in _COLUMN_NAMES:
+        return None
     if is_setting:
         return KEY if is_key or get_close_matches(joined, _MISSPELT, n=1, cutoff=0.82) else None
     return KEY if is_key or last in _NAMES or last.endswith("apikey") else None
