@@ -26,7 +26,7 @@ from agentgrpo import __version__
 from agentgrpo.cli.jobs import Jobs, report
 from agentgrpo.config.admission import refuse_secrets
 from agentgrpo.config.folders import configs_dir
-from agentgrpo.config.other_names import other_name
+from agentgrpo.config.other_names import SETTINGS_FILE, other_name
 from agentgrpo.config.registry import NESTED, ROOT
 from agentgrpo.core.commands import EXAMPLES, SETTINGS, SHARED_FLAGS, VERBS, Command, Verb
 from agentgrpo.core.errors import ConfigError, did_you_mean
@@ -232,7 +232,8 @@ def parse(name: str, argv: Sequence[str]) -> tuple[dict[str, Any], dict[str, Any
     for text in rest:
         if text.startswith("-"):
             setting = text.strip("-").partition("=")[0].replace("-", "_")
-            near = did_you_mean(text, flags) or other_name(setting)
+            is_file = setting in ("config", "config_file", "config_path")
+            near = f" A{SETTINGS_FILE[1:]}" if is_file else did_you_mean(text, flags) or other_name(setting)
             raise ConfigError(
                 f"{name} has no flag {text}; its flags are {', '.join(flags)}, and a setting is written KEY=VALUE."
                 f"{near}"

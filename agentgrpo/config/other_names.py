@@ -10,6 +10,9 @@ from collections.abc import Mapping
 
 from agentgrpo.config.registry import ROOT
 
+SETTINGS_FILE = "a file of settings is a preset: DIR/experiment/NAME.yaml, with --config-dir DIR experiment=NAME"
+"""For users who give a file where a setting or a flag is expected."""
+
 SETTINGS = frozenset({"algorithm", "engine", "hardware", "model", "optimizer", "rollout", "run"})
 """Groups in which every foreign name is looked up. In another group, which may be a user's part with names of its own,
 only foreign names of settings of that same group are looked up."""

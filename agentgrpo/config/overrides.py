@@ -16,7 +16,7 @@ from hydra.errors import HydraException
 from agentgrpo.config.admission import USER_CODE, literal
 from agentgrpo.config.admission import override as as_typed
 from agentgrpo.config.hardware import Launch
-from agentgrpo.config.other_names import other_preset
+from agentgrpo.config.other_names import SETTINGS_FILE, other_preset
 from agentgrpo.config.registry import REGISTRY, ROOT
 from agentgrpo.core.errors import ConfigError, did_you_mean
 
@@ -206,7 +206,7 @@ def parse(overrides: Sequence[str]) -> Iterator[Override]:
                 continue
         shown = f"; as a text it is written {as_typed(key, value)}" if is_key and value else ""
         if not sign and line.endswith((".yaml", ".yml")):
-            shown = "; a file of settings is a preset: DIR/experiment/NAME.yaml, with --config-dir DIR experiment=NAME"
+            shown = f"; {SETTINGS_FILE}"
         raise ConfigError(
             f"'{line}' is no override; write key=value, +key=value or ~key, a list [a,b], a mapping {{a: b}}{shown}"
         ) from error

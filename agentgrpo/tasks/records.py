@@ -34,6 +34,10 @@ _DAMAGED = (EOFError, gzip.BadGzipFile, zlib.error, lzma.LZMAError)
 _NO_TEXT = frozenset({".xlsx", ".xls", ".ods", ".zip", ".zst", ".tar", ".tgz", ".7z", ".arrow", ".feather", ".pkl"})
 
 
+_JSON_LINES = ("", ".jsonl", ".ndjson", ".json", ".txt")
+"""Suffixes of files that are expected to hold JSON lines."""
+
+
 def kind_of(path: Path) -> str:
     """The suffix that names a file's format, in lower case: ".csv" for a.CSV and for a.csv.gz."""
     *before, last = ["", *(suffix.lower() for suffix in path.suffixes)]
@@ -87,7 +91,9 @@ def _object(path: Path, line: tuple[int, bytes]) -> Node:
     except UnicodeError:
         node.refuse("not valid UTF-8 text; save the file as UTF-8")
     except (ValueError, RecursionError) as e:
-        node.refuse(f"not valid JSON ({e}); write one object per line")
+        kind = kind_of(path)
+        known = "" if kind in _JSON_LINES else f"; {kind} is read so, and .csv, .tsv, .json, .parquet are known"
+        node.refuse(f"not valid JSON ({e}); write one object per line{known}")
     if not isinstance(value, dict):
         node.refuse(f"{shown(value)} is not an object; write one object per line, or a list into a .json file")
     return Node(path, node.at, value)
@@ -335,9 +341,10 @@ class Node:
         value = self.object().get(key)
         if value is None:
             called = f"; {setting}=NAME says what it is called" if setting else ""
-            self.refuse(
-                f"'{key}' is missing; the row has {', '.join(map(str, self.object()))[:100] or 'nothing'}{called}"
-            )
+            keys = ", ".join(map(str, self.object()))[:100] or "nothing"
+            self.refuse(f"'{key}' is missing or empty; the row has {keys}{called}")
+        if isinstance(value, Mapping):
+            self.refuse(f"'{key}' is {shown(value)}; it must be a text: a key within an object cannot be named")
         if not isinstance(value, str) or not value.strip():
             self.refuse(f"'{key}' is {shown(value)}; it must be a non-empty string")
         return value.strip()

@@ -196,7 +196,9 @@ def test_all_bad_lines_of_all_files_are_reported_at_once(tmp_path: Path) -> None
     head, *rows = str(refusal.value).splitlines()
     assert head == "15 malformed rows; the first 10:"
     assert [row.partition(", ")[2].partition(": ")[0] for row in rows] == [f"line {i}" for i in range(2, 12)]
-    assert rows[1].startswith(f"  {questions}, line 3: 'question' is missing; the row has id; task.question_key=NAME")
+    assert rows[1].startswith(
+        f"  {questions}, line 3: 'question' is missing or empty; the row has id; task.question_key=NAME"
+    )
     with pytest.raises(MalformedRows) as refusal:
         jsonl(questions=write(tmp_path / "good.jsonl", GOOD), corpus=corpus)
     assert str(refusal.value).splitlines() == [

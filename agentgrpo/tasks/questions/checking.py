@@ -183,6 +183,11 @@ def _file(file: Opened, seen: dict[str, dict[str, frozenset[str]]]) -> FileRepor
         report.notes.append(
             f"of {report.with_answer} answers {num_numbers} are numbers; judge=numeric compares them as such"
         )
+    if 0 < (unanswered := report.questions - report.with_answer) < report.questions:
+        report.notes.append(
+            f"{unanswered} questions have no answer, so no attempt at them is right, unless an environment of your own "
+            "says what it is worth"
+        )
     report.findings = [malformed.text] if malformed.count else []
     report.findings += [text for tally in (odd, empty, conflicts) for text in tally.findings()]
     if report.questions and not report.with_answer:

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from agentgrpo.cli.main import main
-from agentgrpo.core.errors import MalformedRows
+from agentgrpo.core.errors import DataError, MalformedRows
 from agentgrpo.tasks.jsonl import jsonl
 from agentgrpo.tasks.questions.checking import DataReport, FileReport, check
 from tests.tasks.questions.samples import CUT, SAMPLES, lines, search_r1, table
@@ -70,6 +70,29 @@ def test_every_format_can_be_checked(tmp_path: Path, name: str) -> None:
     assert ([f.format for f in report.files], report.hurts) == ([name], False)
     assert report.files[0].questions == len(sample.asked)
     assert report.files[0].with_answer == sum(bool(answers) for _, _, answers, _ in sample.asked)
+
+
+def test_questions_without_an_answer_beside_others_are_counted(tmp_path: Path) -> None:
+    (tmp_path / "q.csv").write_text("question,answer\nWho?,Ann\nWhat?,\nWhy?,Bob\n", encoding="utf-8")
+    [note] = [n for n in check([str(tmp_path / "q.csv")]).files[0].notes if "no answer" in n]
+    assert note.startswith("1 questions have no answer, so no attempt at them is right")
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "problem"),
+    [
+        ("q.json", '[{"question": {"text": "Who?"}, "answers": "Ann"}]', "a key within an object cannot be named"),
+        ("q.psv", "question|answer\nWho?|Ann\n", ".psv is read so, and .csv, .tsv, .json, .parquet are known"),
+        ("q.csv", "question,answer,notes\nWho?,Ann,x\n,Bob,x\n", "'question' is missing or empty; the row has answer"),
+    ],
+)
+def test_a_row_that_cannot_be_read_says_what_can(tmp_path: Path, name: str, text: str, problem: str) -> None:
+    (tmp_path / name).write_text(text, encoding="utf-8")
+    try:
+        told = str(check([str(tmp_path / name)], format="plain").files[0].findings)
+    except DataError as e:
+        told = str(e)
+    assert problem in told
 
 
 FINDINGS: list[tuple[list[object], str]] = [

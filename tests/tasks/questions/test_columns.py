@@ -178,7 +178,7 @@ def test_numbers_among_the_answers_are_counted(tmp_path: Path) -> None:
     answers = ["72", "-5", "1,200", "$3.50", "40 %", "1/2", ".5", 3, ["4", "four"], "B12", "3 apples", "Mara", []]
     rows = [{"question": f"{i}?", **({"answers": a} if a else {})} for i, a in enumerate(answers)]
     report = check([write(tmp_path / "q.jsonl", *rows)])
-    assert report.files[0].notes == ["of 12 answers 8 are numbers; judge=numeric compares them as such"]
+    assert report.files[0].notes[0] == "of 12 answers 8 are numbers; judge=numeric compares them as such"
     assert check([write(tmp_path / "q.jsonl", {"question": "Who?", "answers": "Mara"})]).files[0].notes == []
 
 

@@ -169,7 +169,9 @@ def test_own_keys(tmp_path: Path) -> None:
     assert asked(open_one(path, id="qid", question="query", answers="golden")) == [
         ("1", "Where?", ("here",), {"topic": "places"})
     ]
-    with pytest.raises(DataError, match=r"x\.csv, line 2: 'idd' is missing; the row has qid, query, golden, topic"):
+    with pytest.raises(
+        DataError, match=r"x\.csv, line 2: 'idd' is missing or empty; the row has qid, query, golden, topic"
+    ):
         entries_of(open_one(path, id="idd", question="query", answers="golden"))
     with pytest.raises(
         ConfigError, match=r"keys\.anwers; id, question, answers can be renamed\. Did you mean 'answers"
