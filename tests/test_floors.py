@@ -35,6 +35,7 @@ FREE_OF_TORCH = (
 ONLY_IN = {
     "hydra": {"config/compose.py", "config/overrides.py"},
     "omegaconf": {"config/compose.py"},
+    "llguidance": {"engines/grammar.py"},
     "httpx": {"services/client.py", "services/pages.py"},
     "httpx2": {"tools/mcp/connections.py"},
     "mcp": {"tools/mcp/connections.py", "tools/mcp/session.py"},

@@ -2,7 +2,7 @@
 
     sampled tokens --Renderer.parse--> ParsedTurn --Toolbox--> ToolReply --Renderer.reply--> injected tokens
 
-An AgentMessage is the result of one attempt by any kind of agent. Its status, and the status of a group of attempts,
+An AgentMessage has the result of one attempt, whatever the agent. Its status, and the status of a group of attempts,
 follow from finish reasons alone.
 """
 

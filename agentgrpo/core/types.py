@@ -347,7 +347,7 @@ class RewardResult:
     reason: str = ""
     """The judge's reason for its grade, and texts that reward functions gave beside their numbers."""
     turns: tuple[float, ...] = ()
-    """The reward of each sampled turn (Episode.turns), adding up to total; () = the last turn gets all of it."""
+    """The reward of each sampled turn (Episode.turns), adding up to total; () = the last turn gets the total."""
     branches: tuple[float, ...] = ()
     """The reward of each branch on its own tokens; () = total for every branch. `total` is their mean, except that a KL
     penalty (grpo.kl) reduces a branch by that of its own tokens, and total by the sum of all."""

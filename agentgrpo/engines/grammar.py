@@ -24,7 +24,7 @@ from agentgrpo.engines.vocabulary import NEVER
 
 
 class Matcher:
-    """One turn under way. Raises EngineError where the grammar cannot be used."""
+    """Follows one turn through its grammar. Raises EngineError if the grammar cannot be used."""
 
     __slots__ = ("_matcher",)
 
@@ -39,7 +39,7 @@ class Matcher:
         return torch.frombuffer(bytearray(mask), dtype=torch.uint8)
 
     def take(self, token: int) -> bool:
-        """Go on with a token; whether the grammar allows it."""
+        """Advance by a token. Return whether the grammar allows it."""
         return self._matcher.consume_token(token)
 
     def _refuse_error(self) -> None:
@@ -48,7 +48,7 @@ class Matcher:
 
 
 class Support(NamedTuple):
-    """The tokens that may be drawn in some rows of [n, V] logits; in all other rows any token may."""
+    """The tokens that may be drawn, for some rows of [n, V] logits. The other rows have no limit."""
 
     rows: Tensor
     """[k] int64, in order."""
@@ -57,7 +57,7 @@ class Support(NamedTuple):
 
     @classmethod
     def of_next(cls, turns: Sequence[Matcher | None]) -> Support | None:
-        """The support of the next token of each turn, a row each; None if no turn is held."""
+        """Return the support of each turn's next token, one row per turn; None if no turn has a matcher."""
         held = [(row, turn) for row, turn in enumerate(turns) if turn is not None]
         if not held:
             return None
@@ -65,8 +65,8 @@ class Support(NamedTuple):
 
     @classmethod
     def of_turns(cls, turns: Sequence[tuple[int, str, Sequence[int]]], tokenizer: PreTrainedTokenizerBase) -> Support:
-        """The support of each token of some turns. turns: (row of the first token, grammar, tokens). Raises EngineError
-        if a turn has a token that its grammar does not allow."""
+        """Return the support of every token of the turns. turns: (row of the first token, grammar, tokens). Raises
+        EngineError if a turn has a token that its grammar does not allow."""
         rows, bits = [], []
         for first, grammar, tokens in turns:
             matcher = Matcher(grammar, tokenizer)
@@ -87,12 +87,12 @@ class Support(NamedTuple):
         return Support(self.rows.to(device), self.bits.to(device))
 
     def within(self, chunk: slice) -> Support:
-        """The support of the rows chunk.start to chunk.stop, counted from there."""
+        """Return the support of rows chunk.start to chunk.stop; its first row is 0."""
         begin, end = (int(torch.searchsorted(self.rows, at)) for at in (chunk.start, chunk.stop))
         return Support(self.rows[begin:end] - chunk.start, self.bits[begin:end])
 
     def hold(self, logits: Tensor) -> Tensor:
-        """`logits` [n, V], in place: those of all other tokens are NEVER."""
+        """Set the logits [n, V] of tokens outside the support to NEVER, in place, and return them."""
         if not len(self.rows):
             return logits
         shifts = torch.arange(8, dtype=torch.uint8, device=logits.device)
@@ -105,12 +105,12 @@ class Support(NamedTuple):
 
 
 def problem_of(schema: Mapping[str, Any]) -> str:
-    """Why no turn can be held to a JSON schema; "" = a turn can."""
+    """Return the reason why turns cannot follow a JSON schema; "" if they can."""
     failed, problems = LLMatcher.validate_grammar_with_warnings(LLMatcher.grammar_from_json_schema(dict(schema)))
     return problems[0][:500] if failed else ""
 
 
 @cache
 def _prepared(tokenizer: PreTrainedTokenizerBase) -> LLTokenizer:
-    """Takes about a second for a vocabulary of 150,000 tokens, so engine and trainer share it."""
+    """Return llguidance's form of a tokenizer. Building it takes about a second, so engine and trainer share it."""
     return from_tokenizer(tokenizer)

@@ -151,7 +151,8 @@ class Conversation:
         read = completion.token_ids[: self._num_before(stop, completion.token_ids)]
         parsed = cast(ToolRenderer, self._renderer).parse(read) if self._has_tools else None
         if parsed is not None and parsed.calls and form is not None and not form.tools:
-            parsed = ParsedTurn(answer=content)  # a JSON text that reads like a call in families without marks
+            # In families without marks a JSON text can read like a call. A text that was cut short is no answer.
+            parsed = ParsedTurn(answer=content) if ended else ParsedTurn(content=content)
         self._append(
             Segment(
                 role="assistant",

@@ -354,7 +354,7 @@ _OPERATED = re.compile(r"(?:[-+*/^]\s?|[!{}_\\])$")
 _STARTS = re.compile(r"(?:^\s?|\n|[=:(\[]\s?|[\"'“‘`>])$")
 """Before any sign."""
 _SAYS = re.compile(r"(?:[^\W\d_]{2}|[.,;!?])\s$")
-"""Before a sign that touches its number: "it is -5", but not "x - 5" or "x -5"."""
+"""Before a sign that touches its number. "it is -5" matches; "x - 5" and "x -5" do not."""
 _NAME = re.compile(r"[^\W\d_]{2}$")
 """Before a hyphen: "covid-19" is no number."""
 _AFTER = re.compile(

@@ -63,7 +63,7 @@ def _of_tools(renderer: Renderer) -> ToolRenderer:
 def _around(written: str, schema: Mapping[str, Any], renderer: Renderer) -> str:
     """The rule of a text that has one marker."""
     before, _, after = written.partition(_MARKER)
-    spaced = {**schema, "x-guidance": {"whitespace_pattern": _SPACE}}
+    spaced = {"x-guidance": {"whitespace_pattern": _SPACE}, **schema}  # a schema's own settings win
     json_text = f"%json {json.dumps(spaced)}"
     return " ".join([*_fixed(before, renderer), json_text, *_fixed(after, renderer)])
 

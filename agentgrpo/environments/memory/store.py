@@ -211,7 +211,7 @@ def _kind_of(value: Any) -> str:
 VERSION = 1
 _KEYS = {"version", "schema", "core", "entries", "history"}
 _OPS = {INSERT: (False, True), UPDATE: (True, True), DELETE: (True, False), CORE: (None, None)}
-"""Whether a change has `before` and `after`; None = optional, but one of the two must be present."""
+"""Whether a change has `before` and `after`; None = optional; `before` or `after` must be present."""
 
 
 class Unusable(ValueError):

@@ -278,8 +278,8 @@ def tool(function: Mapping[str, Any], schema: str, where: str) -> ToolSpec:
 
 
 def schema_of(form: object, key: str, *, schema: str = "schema") -> Mapping[str, Any] | None:
-    """The JSON schema of a requested answer, which is None for a plain text. schema: where a json_schema has it, as a
-    path."""
+    """Return the JSON schema of a requested answer; None if a plain text is requested. schema: the path of the schema
+    in a json_schema form."""
     kind = form.get("type") if isinstance(form, dict) else form
     if kind in (None, "text"):
         return None
@@ -302,8 +302,8 @@ def schema_of(form: object, key: str, *, schema: str = "schema") -> Mapping[str,
 def form_of(
     schema: Mapping[str, Any] | None, tools: Sequence[ToolSpec], *, forced: bool | str, key: str
 ) -> TurnForm | None:
-    """What the answer must be. schema: of its text. forced: the name of the tool that must be called, True for any
-    tool. key: the parameter that forces a call."""
+    """Return the form of a requested answer; None if any answer will do. schema: the schema of its text. forced: the
+    name of the tool that must be called, True for any tool. key: the parameter that forces a call."""
     if forced is False:
         form = None if schema is None else TurnForm(schema=schema, tools=tuple(tools))
     else:
@@ -317,9 +317,11 @@ def form_of(
                 param=key,
             )
         form = TurnForm(schema=None, tools=called)
-    for part in () if form is None else (form.schema, *(each.parameters for each in form.tools)):
-        if part is not None and (problem := problem_of(part)):
-            raise ChatRefused(f"a JSON schema that no answer can be held to: {problem}", param=key)
+    if form is not None:
+        schemas = {"the answer's": form.schema} | {f"the tool {each.name!r}'s": each.parameters for each in form.tools}
+        for whose, part in schemas.items():
+            if part is not None and (problem := problem_of(part)):
+                raise ChatRefused(f"{whose} JSON schema cannot be enforced: {problem}", param=key)
     return form
 
 

@@ -257,6 +257,7 @@ MESSAGE: dict[str, Any] = {"messages": [user("a")], "max_tokens": 9}
         (MESSAGES, {"thinking": {"type": "enabled", "budget_tokens": 1024}}, "thinking"),
         (MESSAGES, {"tool_choice": {"type": "any"}}, "tool_choice"),
         (MESSAGES, {"tool_choice": "auto"}, "tool_choice"),
+        (MESSAGES, {"output_config": {"efort": "low"}}, "output_config"),
         (MESSAGES, {"mcp_servers": []}, "mcp_servers"),
         (MESSAGES, {"max_tokens": None}, "max_tokens"),
         (MESSAGES, {"stop_sequences": [""]}, "stop_sequences"),

@@ -77,10 +77,14 @@ def _choice(given: Any) -> Mapping[str, Any]:
 
 
 def _schema(given: Mapping[str, Any]) -> Mapping[str, Any] | None:
-    """Return the JSON schema of the requested text; other keys of output_config are hints."""
+    """Return the JSON schema of the requested text. output_config.effort is a hint and has no effect."""
     config = given.get("output_config", {})
-    if not isinstance(config, dict):
-        raise ChatRefused("output_config must be an object", param="output_config")
+    if not isinstance(config, dict) or not config.keys() <= {"format", "effort"}:
+        raise ChatRefused(
+            "output_config must be an object with format or effort, or have it ignored: "
+            "environment.ignore=[output_config]",
+            param="output_config",
+        )
     key = "output_format" if config.get("format") is None else "output_config"
     return schema_of(config.get("format") or given.get("output_format"), key)
 
